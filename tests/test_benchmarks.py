@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
+from benchmarks import growth
+from benchmarks._growth.axis import Curve, Side, curves, take_turns
 from benchmarks._scaling.nodes import tables
 from benchmarks.compare.jobs import BENCHMARKS, Plan, make_jobs
 from levada.algorithms.registry import find_algorithm
@@ -71,3 +75,23 @@ def test_a_window_begins_after_the_warm_up_and_ends_with_an_update(monkeypatch: 
     begin, end = asleep.measure(iter(range(40, 4000, 40)), warm_s=2.0, seconds=5.0, look=lambda: "seen")
     assert (begin.env_steps, end.env_steps, begin.seen) == (120, 320, "seen")
     assert begin.rates_until(end)["env_steps_per_s"] == 40.0
+
+
+def test_the_growth_of_each_axis_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawing = tmp_path / "growth.svg"
+    assert growth.main(["--quick", "--svg", str(drawing)]) == 0
+    printed = capsys.readouterr().out
+    for name in growth.AXES:
+        assert f"{name}: costs over the" in printed
+    names = [text for each in ElementTree.parse(drawing).iter() if (text := each.text) and ": " in text]
+    assert {name.partition(":")[0] for name in names} >= growth.AXES.keys()
+
+
+def test_growth_is_the_largest_ratio_to_any_smaller_size() -> None:
+    costs = {1: (8.0, 4.0), 10: (2.0, 1.0), 100: (3.0, 1.0)}
+    sides = [Side(size, lambda own=own: {"us": own[0], "alone": own[1]}) for size, own in costs.items()]  # type: ignore[misc]
+    turns = take_turns(sides, 3)
+    [plain, from_ten, limited] = curves([Curve("us"), Curve("us", flat_from=100), Curve("us", "alone")], turns)
+    assert ([point.growth for point in plain.points], plain.is_flat) == ([1.0, 0.25, 1.5], False)
+    assert from_ten.is_flat
+    assert ([point.to_limit for point in limited.points], limited.growth) == ([2.0, 2.0, 3.0], 1.5)

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from levada.flow import Flow, Prioritized, Queue, Update
 from levada.testing.toys import ToyLearner, toy_source
@@ -25,7 +28,8 @@ class Case:
     """A flow of any size."""
 
     name: str
-    flow: Callable[[int], Flow]
+    flow: Callable[..., Flow]
+    """Of a number of shards, and optionally of a number of items that stands for "one of each shard"."""
     updates_per_item_time: float
     """Largest number of updates while each shard makes one item."""
 
@@ -35,8 +39,31 @@ class Rows:
 
     num_entries = ENTRIES
 
+    @staticmethod
+    def open_table(replay: Any, *, capacity: int, seed: int, zeros: Any) -> NoTable:
+        """Open a table that stores nothing."""
+        return NoTable()
+
+
+class NoTable:
+    """A table that costs nothing: this is about the schedule."""
+
+    num_entries = ENTRIES
+
+    def insert(self, item: Rows) -> None:
+        """Do nothing."""
+
+    def sample(self, size: int, minibatch_size: int | None = None) -> tuple[tuple[Rows], None]:
+        """Return the same rows."""
+        return (ROWS,), None
+
+    def reprioritize(self, drawn: None, priorities: None) -> None:
+        """Do nothing."""
+
 
 ROWS = Rows()
+NO_PRIORITIES = np.zeros(0)
+"""Priorities for `NoTable`."""
 
 
 @dataclass(frozen=True)
@@ -56,27 +83,27 @@ class QuickLearnerState:
 
     def update(self, batch: object) -> Update[None]:
         """Learn nothing."""
-        return Update(None, {"loss": 0.0})
+        return Update(None, {"loss": 0.0}, NO_PRIORITIES)
 
 
-def ppo(shards: int) -> Flow:
+def ppo(shards: int, items: int | None = None) -> Flow:
     """One item of each shard per update, in admission order, with lag 1."""
-    return _from_queue("ppo", Queue(max_lag=1), shards, size=shards)
+    return _from_queue("ppo", Queue(max_lag=1), shards, size=items or shards)
 
 
-def impala(shards: int) -> Flow:
+def impala(shards: int, items: int | None = None) -> Flow:
     """A quarter as many items per update, in arrival order."""
-    return _from_queue("impala", Queue(max_lag=MAX_LAG, order="arrival"), shards, size=max(1, shards // 4))
+    return _from_queue("impala", Queue(max_lag=MAX_LAG, order="arrival"), shards, size=max(1, (items or shards) // 4))
 
 
-def dqn(shards: int) -> Flow:
+def dqn(shards: int, items: int | None = None) -> Flow:
     """An exact replay: tickets name versions, and inserts and draws interleave in one way only."""
-    return _from_replay("dqn", shards, tables=1, tolerance=0.0)
+    return _from_replay("dqn", shards, items or shards, tables=1, tolerance=0.0)
 
 
-def apex(shards: int) -> Flow:
+def apex(shards: int, items: int | None = None) -> Flow:
     """Items are inserted as they arrive into four prioritized tables."""
-    return _from_replay("apex_dqn", shards, tables=4, tolerance=4.0 * DRAW)
+    return _from_replay("apex_dqn", shards, items or shards, tables=4, tolerance=4.0 * DRAW)
 
 
 CASES = {
@@ -97,13 +124,13 @@ def _from_queue(name: str, queue: Queue, shards: int, *, size: int) -> Flow:
     return flow
 
 
-def _from_replay(name: str, shards: int, *, tables: int, tolerance: float) -> Flow:
+def _from_replay(name: str, shards: int, num_items: int, *, tables: int, tolerance: float) -> Flow:
     flow, learner = Flow(name), QuickLearner()
     weights = flow.latest("weights", of=learner)
     items = flow.source("rollout", toy_source, reads=weights, shards=shards)
     replay = flow.replay(
-        "replay", of=Rows, capacity=1_000_000, min_size=max(DRAW, shards * ENTRIES), tables=tables, tolerance=tolerance,
-        samples_per_insert=UPDATES * DRAW / (shards * ENTRIES), sampler=Prioritized(),
+        "replay", of=Rows, capacity=1_000_000, min_size=max(DRAW, num_items * ENTRIES), tables=tables, tolerance=tolerance,
+        samples_per_insert=UPDATES * DRAW / (num_items * ENTRIES), sampler=Prioritized(),
     )  # fmt: skip
     flow.store(flow.map("prepare", _rows, items), to=replay)
     update = flow.learn("learn", learner, flow.sample("sample", replay, size=DRAW))

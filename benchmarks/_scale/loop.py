@@ -8,9 +8,10 @@ from itertools import islice
 from time import perf_counter, process_time
 from typing import Any
 
-from benchmarks._scale.flows import ppo
+from benchmarks._scale.flows import ROWS, ppo
+from levada.flow import Flow
 from levada.flow.deployment import Deployment
-from levada.flow.items import Header, Item, Shard
+from levada.flow.items import Episode, Header, Item, Shard
 from levada.flow.state import Arrays
 from levada.flow.stopwatch import Stopwatch
 from levada.runners.flow_run import FlowRun
@@ -18,7 +19,7 @@ from levada.runners.transport import Plan, ShardOpened, Spent, TicketDone, Worke
 from levada.schedule import Closed, Ticket
 from levada.schedule.sources import AT_HAND
 
-CHANNEL = "prepare->batch"
+QUEUE = "prepare->batch"
 
 
 class InstantWorker:
@@ -26,17 +27,19 @@ class InstantWorker:
 
     pid = None
 
-    def __init__(self, shards: tuple[Shard, ...], answers: deque[tuple[Any, WorkerEvent]]) -> None:
+    def __init__(self, shards: tuple[Shard, ...], transport: InstantTransport) -> None:
         self.shards = shards
-        self._answers = answers
+        self._transport = transport
 
     def submit(self, tickets: Iterable[Ticket], *, first: bool = False) -> None:
         """Make their items."""
+        newest, channel = self._transport.version, self._transport.channel
         for ticket in tickets:
-            header = Header({"policy": ticket.versions["weights"]}, ticket.source, ticket.shard, ticket.number, 64, ())
-            closed = Closed(ticket, {CHANNEL: [Item(None, (header,))]}, header)
+            versions = {"policy": ticket.versions.get("weights", newest)}
+            header = Header(versions, ticket.source, ticket.shard, ticket.number, 64, self._transport.episodes)
+            closed = Closed(ticket, {channel: [Item(ROWS, (header,))]}, header)
             spent = (Spent("rollout", 1, 0.0, 0.0, 0.0), Spent("prepare", 1, 0.0, 0.0, 0.0))
-            self._answers.append((self, TicketDone(closed, spent, None)))
+            self._transport.answers.append((self, TicketDone(closed, spent, None)))
 
     def forget_tickets(self) -> None:
         """Do nothing: none waits."""
@@ -51,21 +54,31 @@ class InstantTransport:
     tickets_at_hand: int = AT_HAND
     tickets_together: int = 1
 
-    def __init__(self) -> None:
+    def __init__(self, episodes: tuple[Episode, ...] = ()) -> None:
+        """`episodes`: those that end in each item."""
         self.stopwatch: Stopwatch = Stopwatch()
-        self._answers: deque[tuple[Any, WorkerEvent]] = deque()
+        self.episodes = episodes
+        self.version = 0
+        """The newest version of the weights."""
+        self.channel = QUEUE
+        """Where the items go."""
+        self.num_items = 0
+        """Number of items handed over."""
+        self.answers: deque[tuple[Any, WorkerEvent]] = deque()
 
     def open(self, plan: Plan, registers: Mapping[str, tuple[int, Mapping[int, Any]]]) -> None:
-        """Do nothing: nobody reads weights."""
+        """Find the channel. Nobody reads weights."""
+        self.channel = next((replay for replays in plan.stores.values() for replay in replays), QUEUE)
 
     def start(self, shards: Sequence[tuple[Shard, Arrays | None]]) -> InstantWorker:
         """Create a worker, and open its shards."""
-        worker = InstantWorker(tuple(shard for shard, _ in shards), self._answers)
-        self._answers += [(worker, ShardOpened(shard.node, shard.index, "")) for shard, _ in shards]
+        worker = InstantWorker(tuple(shard for shard, _ in shards), self)
+        self.answers += [(worker, ShardOpened(shard.node, shard.index, "")) for shard, _ in shards]
         return worker
 
     def publish(self, register: str, version: int, weights: Any) -> None:
-        """Do nothing: nobody reads weights."""
+        """Note the version: nobody reads weights."""
+        self.version = version
 
     def resolve(self, value: Any) -> Any:
         """Return the value, which is in this process."""
@@ -76,10 +89,12 @@ class InstantTransport:
 
     def wait(self, timeout_s: float | None) -> Sequence[tuple[Any, WorkerEvent]]:
         """Return the next event; those of the start all at once."""
-        events = [self._answers.popleft()]
+        events = [self.answers.popleft()]
         if isinstance(events[0][1], ShardOpened):
-            events += self._answers
-            self._answers.clear()
+            events += self.answers
+            self.answers.clear()
+        else:
+            self.num_items += 1
         return events
 
     def kill(self, worker: Any, why: str) -> None:
@@ -90,11 +105,18 @@ class InstantTransport:
         """Do nothing."""
 
 
-def loop_us_per_item(shards: int, *, min_items: int = 20_000) -> float:
+def loop_us_per_item(shards: int, *, flow: Callable[[int], Flow] = ppo, min_items: int = 20_000) -> float:
     """Processor time of `FlowRun` per item, with its hub, accounts and records, in microseconds; one worker per shard."""
-    run = FlowRun(ppo(shards), InstantTransport(), num_workers=shards, hang_timeout_s=600.0)
-    with run:
-        return _us_per_item(run, shards, process_time, max(3, min_items // shards))
+    transport = InstantTransport()
+    with FlowRun(flow(shards), transport, num_workers=shards, hang_timeout_s=600.0) as run:
+        reports = iter(run)
+        for _ in islice(reports, 2):
+            pass
+        start_s, num_before = process_time(), transport.num_items
+        for _ in reports:
+            if (num_items := transport.num_items - num_before) >= max(3 * shards, min_items):
+                return 1e6 * (process_time() - start_s) / num_items
+    raise AssertionError("the sources have no end")
 
 
 def deployment_us_per_item(place: Deployment, *, shards: int, num_updates: int) -> tuple[float, float]:

@@ -70,7 +70,7 @@ def read(end: socket.socket) -> None:
             freed.clear()
 
 
-class _Levada(Writer):
+class Levada(Writer):
     """One reader process, and the wire to it."""
 
     def __init__(self) -> None:
@@ -80,6 +80,11 @@ class _Levada(Writer):
         self._process = multiprocessing.get_context("spawn").Process(target=read, args=(there,), daemon=True)
         with there:
             self._process.start()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the reader."""
+        return self._process.pid
 
     def close(self) -> None:
         """The reader ends when the wire does."""
@@ -101,7 +106,7 @@ class _Levada(Writer):
         return int(message.answer)
 
 
-class OneCopy(_Levada):
+class OneCopy(Levada):
     """The arrays are in ordinary memory: `pack` copies them into the slot, where the reader looks at them."""
 
     def send(self, item: Arrays) -> int:
@@ -109,7 +114,7 @@ class OneCopy(_Levada):
         return self._send(self._pool.take(), item)
 
 
-class InPlace(_Levada):
+class InPlace(Levada):
     """The arrays were made in the slot: nothing is copied."""
 
     def begin(self, payload: str, arrays: Arrays) -> None:
@@ -136,7 +141,7 @@ class InPlace(_Levada):
         return self._send(*item)
 
 
-class Publish(_Levada):
+class Publish(Levada):
     """Weights: the writer copies them into the ring, the reader out of it."""
 
     def __init__(self) -> None:

@@ -5,13 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.tables import sum_tree
 from levada.tables.sum_tree import SumTree
 
 SIZES = [1, 2, 15, 16, 17, 255, 256, 257, 5000]
 
 
+@pytest.mark.parametrize("top", [1, 3, 4096])  # with a shorter top row, there are more levels
 @pytest.mark.parametrize("capacity", SIZES)
-def test_finds_what_a_running_sum_finds(capacity):
+def test_finds_what_a_running_sum_finds(capacity, top, monkeypatch):
+    monkeypatch.setattr(sum_tree, "_TOP", top)
     rng = np.random.default_rng(capacity)
     tree, values = SumTree(capacity), np.zeros(capacity)
     for _ in range(5):
@@ -46,6 +49,14 @@ def test_what_has_no_value_is_never_found(capacity, seed, scale, share):
     assert found.min() >= 0
     assert found.max() < capacity
     assert (value[found] > 0).all()
+
+
+@pytest.mark.parametrize(("capacity", "num_levels"), [(1 << 20, 2), ((1 << 20) + 1, 3), (10_000_000, 3)])
+def test_the_top_row_stays_short(capacity, num_levels):
+    """A draw reads it as a whole. Up to a million values, the sums are those of two levels, bit for bit."""
+    tree = SumTree(capacity)
+    assert len(tree._top) <= 4096
+    assert len(tree._levels) == num_levels
 
 
 def test_frequencies_are_those_of_the_values():

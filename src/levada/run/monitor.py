@@ -336,8 +336,8 @@ class _Recent:
     """
 
     def __init__(self) -> None:
-        self._young: dict[tuple[str, int, int], dict[str, list[Header]]] = {}
-        self._old: dict[tuple[str, int, int], dict[str, list[Header]]] = {}
+        self._young: dict[tuple[str, int, int], _Seen] = {}
+        self._old: dict[tuple[str, int, int], _Seen] = {}
 
     def is_new(self, consumer: str, header: Header) -> bool:
         key = (header.source, header.shard, header.ticket)
@@ -345,13 +345,31 @@ class _Recent:
         if seen is None:
             if len(self._young) >= _REMEMBERED:
                 self._old, self._young = self._young, {}
-            self._young[key] = {consumer: [header]}
+            self._young[key] = _Seen(consumer, header)
             return True
-        here = seen.setdefault(consumer, [])
+        return seen.add(consumer, header)
+
+
+class _Seen:
+    """The headers of a ticket, by consumer."""
+
+    __slots__ = ("_headers", "_most")
+
+    def __init__(self, consumer: str, header: Header) -> None:
+        self._headers: dict[str, list[Header]] = {consumer: [header]}
+        self._most = 1
+        """Number of headers at the consumer that received most of them."""
+
+    def add(self, consumer: str, header: Header) -> bool:
+        """Add a header; return whether there are now more of them."""
+        here = self._headers.setdefault(consumer, [])
         if any(header is other for other in here):
             return False
         here.append(header)
-        return len(here) > max((len(there) for name, there in seen.items() if name != consumer), default=0)
+        if len(here) <= self._most:
+            return False
+        self._most = len(here)
+        return True
 
 
 def _numbers(episodes: Iterable[Episode]) -> list[tuple[float | None, int]]:

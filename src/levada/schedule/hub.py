@@ -26,7 +26,7 @@ from levada.flow.events import (
     Used,
 )
 from levada.flow.items import Draw, Item
-from levada.flow.nodes import Node
+from levada.flow.nodes import Edge, Node
 from levada.flow.topology import Topology, ancestors, derive, evaluators
 from levada.schedule.events import (
     Begin,
@@ -105,6 +105,16 @@ class Hub:
             stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
             for stage in self.stages
         }
+        self._queues_into: dict[StageMachine, list[QueueMachine]] = {
+            stage: [queue for _, queues in fed for queue in queues] for stage, fed in self.feeds.items()
+        }
+        self._queues_of: dict[str, list[QueueMachine]] = {}
+        for queue in self.queues.values():
+            for learner in queue.channel.learners:
+                self._queues_of.setdefault(learner, []).append(queue)
+        self._edges_of: dict[str, list[Edge]] = {}
+        for edge in flow.edges:
+            self._edges_of.setdefault(edge.source.node, []).append(edge)
         self.samples: dict[StageMachine, list[tuple[NodeMachine, ReplayMachine]]] = {
             stage: [(m, self.replays[m.node.replay]) for m in stage.machines.values() if m.node.replay is not None]
             for stage in self.stages
@@ -168,9 +178,8 @@ class Hub:
             if self.trails:
                 self.trails[stage].used(firing.inputs)
             unlearned = headers(self.unlearned(stage))
-            for queue in self.queues.values():
-                if node.name in queue.channel.learners:
-                    queue.learned(unlearned)
+            for queue in self._queues_of.get(node.name, ()):
+                queue.learned(unlearned)
             instructions.append(Notify(Used(node.name, headers_of(firing))))
             instructions += self._updated(node, event.outputs)
             for queue in queues_into(self, stage) if is_ahead else ():
@@ -205,6 +214,12 @@ class Hub:
     def replay_statistics(self) -> dict[str, ReplayStatistics]:
         """Return statistics of every replay."""
         return {name: replay.statistics() for name, replay in self.replays.items()}
+
+    def has_input(self, stage: StageMachine) -> bool:
+        """Whether anything waits in a stage or before it, or it draws from a replay; otherwise it cannot start anything."""
+        if stage.num_held or self.samples[stage]:
+            return True
+        return any(queue.num_waiting for queue in self._queues_into[stage])
 
     def tickets(self, source: str, shard: int) -> list[Ticket]:
         """Return the tickets that a shard holds, in its order."""
@@ -257,17 +272,17 @@ class Hub:
         policy = node.work.policy_name
         version = self.versions[policy] = self.versions[policy] + 1
         weights = next((output.value for output in outputs if output.port == "weights"), None)
-        for edge in self.flow.edges:
-            if edge.kind == "publish" and edge.source.node == node.name and version % edge.every == 0:
+        for edge in self._edges_of.get(node.name, ()):
+            if edge.kind == "publish" and version % edge.every == 0:
                 yield Publish(edge.target, version, weights)
                 yield from self._forget(edge.target, self.registers[edge.target].publish(version))
                 yield Notify(Published(edge.target, version))
         for evaluator in self._evaluators.get(policy, ()):
             if version % (evaluator.every or 1) == 0:
                 yield Evaluate(evaluator.name, version, weights)
-        for queue in self.queues.values():
+        for queue in self._queues_of.get(node.name, ()):
             every = queue.channel.publish_every
-            if node.name in queue.channel.learners and every is not None and version % every == 0:
+            if every is not None and version % every == 0:
                 queue.published()
         for replay in self.replays.values():
             if replay.policy == policy and version % replay.storage.publish_every == 0:
@@ -287,7 +302,7 @@ class Hub:
 
     def _learned(self, node: Node, firing: Firing, outputs: tuple[Output, ...]) -> Iterator[HubInstruction]:
         """Release the draws that were learned from, and send new priorities to the replays that take them."""
-        wanted = {e.target for e in self.flow.edges if e.kind == "reprioritize" and e.source.node == node.name}
+        wanted = {edge.target for edge in self._edges_of.get(node.name, ()) if edge.kind == "reprioritize"}
         draws, start = draws_of(firing), 0
         priorities = next((output.value for output in outputs if output.port == "priorities"), None)
         for draw in draws:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from levada.flow.channels import Fixed
@@ -62,6 +63,9 @@ class SourceMachine:
         """Number of shards without a ticket."""
         self.issued: int = 0
         """Number of tickets issued, not counting those issued again."""
+        self._withheld_at = 0
+        """Index of the channel that was last found to withhold tickets; with n of them, to search all for each event would cost n
+        squared per ticket."""
         self._limits = [channel for channel in channels if channel.tickets_per_shard is not None]
         self._numbers: list[dict[str, list[int]]] = [{c.name: [] for c in self._limits} for _ in range(stage.shards)]
         self._lost: list[_Held] = []  # in the order of their numbers; they are issued again before new ones
@@ -76,6 +80,8 @@ class SourceMachine:
         self.repeating: set[int] = set()
         """Tickets of a resumed run that are to be repeated, and are not done."""
         self.counted: Counted = Counted()
+        self._num_noted = 0
+        """Number of events since tickets were last forgotten there."""
         self.notes_env_steps: bool = False
         """Whether its channels are told the env steps of each ticket."""
         self._issued_last = [-1] * stage.shards
@@ -122,9 +128,11 @@ class SourceMachine:
 
     def blocked_by(self) -> TicketBook | None:
         """Return the channel that withholds tickets."""
-        for machine in self.channels:
-            if not machine.may_issue(self.stage.source):
-                return machine
+        for index in chain(range(self._withheld_at, len(self.channels)), range(self._withheld_at)):
+            if not self.channels[index].may_issue(self.stage.source):
+                self._withheld_at = index
+                return self.channels[index]
+        self._withheld_at = 0
         return None
 
     def issue(self) -> Issue | None:
@@ -207,7 +215,9 @@ class SourceMachine:
         """Record what these events let instruments count, as long as a channel can bring it again."""
         for event in events:
             self.counted.note_event(event, self.stage.source)
-        if events:
+        self._num_noted += len(events)
+        if self._num_noted >= len(self.channels):  # as many as a ticket has channels, each of which is asked here
+            self._num_noted = 0
             oldest = [channel.first_uncounted(self.stage.source) for channel in self.channels]
             self.counted.forget_before(min([*self.first_unused(versions).values(), *filter(None, oldest)]))
 

@@ -1,7 +1,8 @@
 """A sum tree over numpy: draws indices in proportion to their values, many at once.
 
-It has two levels of blocks of sixteen, and a top row of sums that is searched as a whole: a draw from a million values takes
-a dozen numpy calls, however many are drawn together. Sums are recomputed from below, so rounding errors do not accumulate.
+It has levels of blocks of sixteen, two of them up to a million values, and a short top row of sums that is searched as a whole:
+a draw from a million values takes a dozen numpy calls, however many are drawn together. Sums are recomputed from below, so
+rounding errors do not accumulate.
 
 >>> tree = SumTree(capacity=5)
 >>> tree.set(np.array([0, 3]), np.array([1.0, 3.0]))
@@ -11,6 +12,7 @@ a dozen numpy calls, however many are drawn together. Sums are recomputed from b
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 _BLOCK = 16
+_TOP = 4096
+"""Largest number of sums in the top row. A draw reads all of them, so a longer row would make draws from larger trees slower."""
 
 
 class SumTree:
@@ -27,9 +31,11 @@ class SumTree:
     def __init__(self, capacity: int) -> None:
         """`capacity`: number of indices."""
         self.capacity = capacity
-        self._values = np.zeros((_num_blocks(capacity), _BLOCK))
-        self._sums = np.zeros((_num_blocks(len(self._values)), _BLOCK))
-        self._top = np.zeros(len(self._sums))
+        self._levels = [np.zeros((_num_blocks(capacity), _BLOCK))]
+        """The values, then the sums of the blocks of each level, in blocks again."""
+        while len(self._levels) < 2 or len(self._levels[-1]) > _TOP:
+            self._levels.append(np.zeros((_num_blocks(len(self._levels[-1])), _BLOCK)))
+        self._top = np.zeros(len(self._levels[-1]))
 
     @property
     def total(self) -> float:
@@ -38,15 +44,16 @@ class SumTree:
 
     def get(self, index: Array) -> Array:
         """Return the values ``[N]`` at indices ``[N]``."""
-        return self._values.reshape(-1)[index]
+        return self._levels[0].reshape(-1)[index]
 
     def set(self, index: Array, value: Array) -> None:
         """Set values ``[N]`` at indices ``[N]``; for repeated indices the last value wins."""
-        self._values.reshape(-1)[index] = value
+        self._levels[0].reshape(-1)[index] = value
         block = index // _BLOCK
-        self._sums.reshape(-1)[block] = _sum_rows(self._values, block)
-        block = block // _BLOCK
-        self._top[block] = _sum_rows(self._sums, block)
+        for below, above in pairwise(self._levels):
+            above.reshape(-1)[block] = _sum_rows(below, block)
+            block = block // _BLOCK
+        self._top[block] = _sum_rows(self._levels[-1], block)
 
     def find(self, fraction: Array) -> Array:
         """Return for each fraction ``[N]`` in [0, 1) the index ``[N]`` where the running sum passes that part of the total.
@@ -55,10 +62,11 @@ class SumTree:
         """
         running = np.cumsum(self._top)
         left = _below(fraction * running[-1], running[-1])
-        block = np.searchsorted(running, left, side="right")
-        left = left - np.where(block > 0, running[block - 1], 0.0)
-        index, left = _descend(self._sums, block, left)
-        return _descend(self._values, index, left)[0]
+        index = np.searchsorted(running, left, side="right")
+        left = left - np.where(index > 0, running[index - 1], 0.0)
+        for level in reversed(self._levels):
+            index, left = _descend(level, index, left)
+        return index
 
 
 def _descend(level: Array, block: Array, left: Array) -> tuple[Array, Array]:

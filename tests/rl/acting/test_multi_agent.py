@@ -13,10 +13,12 @@ from levada.algorithms.dqn import DQN
 from levada.algorithms.ppo import PPO
 from levada.flow import Shard
 from levada.flow.items import serve_here
+from levada.flow.stopwatch import ENVIRONMENT
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.multi_agent import MultiAgentSampler
 from levada.rl.envs.agents.joint import Joint
 from levada.rl.envs.agents.task import MultiAgentTask
+from levada.rl.envs.batch import EnvBatch
 
 NUM_STEPS, NUM_ENVS, NUM_ITEMS = 7, 2, 6
 COMERS = MultiAgentTask(Comers, policies={"a": ("agent_0", "agent_3"), "b": ("agent_1",), "c": ("agent_2",)})
@@ -174,3 +176,19 @@ def test_it_resumes_to_the_bit(task, algorithm):
             np.testing.assert_array_equal(found[name], array, err_msg=name)
     live.close()
     again.close()
+
+
+def test_the_environment_of_each_policy_is_told_apart_from_inference(monkeypatch):
+    recipe, weights, _ = sampler(COMERS, PPO, num_minibatches=1)
+    shard, doing = Shard("rollout", 0, 1, 7), []
+    step = EnvBatch.step
+
+    def noting_step(envs, actions):
+        doing.append(shard.stopwatch._what)
+        return step(envs, actions)
+
+    monkeypatch.setattr(EnvBatch, "step", noting_step)
+    live = recipe(shard)
+    live(weights)
+    live.close()
+    assert doing == [ENVIRONMENT] * (NUM_STEPS * len(COMERS.policies))

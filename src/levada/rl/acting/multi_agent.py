@@ -125,6 +125,7 @@ class LiveMultiAgentSampler:
             self._joint.step()
             began.append(self._joint.began)
             for name, sampler in self._samplers.items():
+                self._stopwatch.do(ENVIRONMENT)  # the policy before has inferred
                 try:
                     actions[name] = acting[name].send(sampler.envs.step(actions[name]))
                 except StopIteration as over:
