@@ -34,7 +34,7 @@ class EnvSteps:
 
     def before(self, number: int) -> int:
         """Return the env steps of the tickets below a number, as far as they are known."""
-        return self._total + sum(self._of.get(each, 0) for each in range(self._first, number))
+        return self._total + sum(num for each, num in self._of.items() if each < number)
 
     def forget_before(self, number: int) -> None:
         """Keep only the sum over the tickets below a number."""
