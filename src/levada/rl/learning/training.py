@@ -97,10 +97,10 @@ class Training:
         """Return a copy of the policy's current weights."""
         span = self._spans[POLICY]
         copy = fetched(self._state.params[span]).numpy()
-        weights: Weights = {
+        own = {
             name: copy[start - span.start : end - span.start].reshape(shape) for name, start, end, shape in self._own
         }
-        return weights | {name: fetched(buffer).numpy() for name, buffer in below(self._buffers, f"{POLICY}.").items()}
+        return own | {name: fetched(buffer).numpy() for name, buffer in below(self._buffers, f"{POLICY}.").items()}
 
     def state_dict(self) -> dict[str, Array]:
         """Return all state of the next update. The policy's weights are stored under `weights/`."""
