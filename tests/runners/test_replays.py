@@ -1,10 +1,11 @@
 """Replays at run time: the same under every deployment, in balance whatever the speed, and nothing unaccounted for."""
 
+import copy
 import os
 import signal
 
 import pytest
-from support.processes.replays import Mixer, Rows, end, replay_flow
+from support.processes.replays import Mixer, Rows, _LiveRows, end, replay_flow
 from support.runs.saved import as_read
 
 from levada.run.storage import checkpoint
@@ -66,6 +67,34 @@ def test_a_run_goes_on_from_its_contents_bit_for_bit(tmp_path, place, options):
         assert found == expected
         assert after.replays["replay"].ledger.balanced
         assert after.replays["replay"].inserted == statistics.replays["replay"].inserted
+
+
+@pytest.mark.parametrize(("options", "are_needed"), [
+    ({"size": 12}, False), ({"size": 12, "shards": 1}, False),
+    ({"shards": 1, "every": 3}, False),
+    ({}, True),  # draws wait for items that are made with old weights
+], ids=str)  # fmt: skip
+def test_inline_takes_states_of_shards_only_where_a_save_may_need_them(options, are_needed, monkeypatch):
+    num_taken = [0]
+
+    def counted(self, state_dict=_LiveRows.state_dict):
+        num_taken[0] += 1
+        return state_dict(self)
+
+    flow = replay_flow(**options)
+    expected, _ = end(flow, Inline(), 60)
+    monkeypatch.setattr(_LiveRows, "state_dict", counted)
+    assert end(flow, Inline(), 60)[0] == expected
+    assert (num_taken[0] > flow.nodes["rollout"].shards) is are_needed  # each was taken once when it was opened
+    states = []
+    with Inline().open(flow, seed=1) as run:
+        for report in run:
+            states.append(copy.deepcopy(run.save()))  # the run goes on to change its replay
+            if report.firing == 12:
+                break
+    for state in states:
+        assert state.is_exact
+        assert end(flow, Inline(), 60, state=state)[0] == expected
 
 
 def test_without_its_contents_a_replay_is_filled_anew(tmp_path):

@@ -29,6 +29,7 @@ import msgspec
 
 from levada.flow.errors import LevadaError
 from levada.run.active import ActiveRun
+from levada.run.storage.crc32c import record
 from levada.run.storage.files import open_file, write_atomic
 from levada.run.storage.strict_json import finite
 from levada.run.summary import Summary
@@ -193,8 +194,8 @@ class Csv:
 class TensorBoard:
     """Event files for ``tensorboard --logdir``, written without torch and without tensorflow.
 
-    Records are written by tensorboard's RecordWriter. Its EventFileWriter is not used, because it would import tensorflow if
-    that is installed, and report a full disk in another thread.
+    Tensorboard's EventFileWriter is not used, because it would import tensorflow if that is installed, and report a full disk in
+    another thread; nor its RecordWriter, whose checksums take longer than all else.
     """
 
     def __init__(
@@ -212,7 +213,6 @@ class TensorBoard:
             clock: seconds since 1970; replaced in tests.
         """
         from tensorboard.compat.proto import event_pb2, summary_pb2  # takes 0.2 s, so imported on use
-        from tensorboard.summary.writer.record_writer import RecordWriter
 
         events: Any = event_pb2  # generated, without types
         summaries: Any = summary_pb2
@@ -226,7 +226,6 @@ class TensorBoard:
         name = f"events.out.tfevents.{int(clock()):010d}.{host}.{os.getpid()}"
         path = next(p for p in (folder / f"{name}.{number}" for number in range(1_000_000)) if not p.exists())
         self._file = path.open("xb")
-        self._writer = RecordWriter(self._file)
         self._put(self._event(wall_time=clock(), file_version="brain.Event:2"))
         if purge_step is not None:
             start = events.SessionLog(status=events.SessionLog.START)
@@ -243,11 +242,11 @@ class TensorBoard:
 
     def close(self, summary: Summary | None) -> None:
         """Close the file."""
-        self._writer.close()
+        self._file.close()
 
     def _put(self, event: Any) -> None:
-        self._writer.write(event.SerializeToString())
-        self._writer.flush()
+        self._file.write(record(event.SerializeToString()))
+        self._file.flush()
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:

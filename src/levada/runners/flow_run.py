@@ -371,6 +371,10 @@ class FlowRun:
     def _follow(self, instructions: Iterable[HubInstruction]) -> None:
         for instruction in instructions:
             match instruction:
+                case Notify(news):  # the most frequent one
+                    if isinstance(news, Reported):
+                        self._reports.append(news.report)
+                    self._accounts.show(news)
                 case Start(firing) if firing.node in self._hub.before_learners and not draws_of(firing):
                     self._ready.append(firing)
                 case Start(firing) if firing.node in {each.node for each in self._ready}:  # firings of a node in order
@@ -379,10 +383,6 @@ class FlowRun:
                     self._ready.appendleft(firing)
                 case Issue(ticket, first):
                     self.workers.submit(ticket, first=first)
-                case Notify(news):
-                    if isinstance(news, Reported):
-                        self._reports.append(news.report)
-                    self._accounts.show(news)
                 case Publish(register, version, weights):
                     self.transport.publish(register, version, weights)
                     self._weights[register][version] = weights

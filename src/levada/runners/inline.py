@@ -139,8 +139,11 @@ class InlineRun(FlowRun):
     def _turn(self) -> None:
         if self._breakpoints or self.adversary is not None or self._ready or self.transport.worker.host.is_idle:
             self._step()
-        else:
-            self._listen()
+            return
+        due = self.transport.worker.host.most_urgent
+        if due is not None and due.ticket is not None and not self._hub.uses_at_once(due):
+            self._keep_state_before(due)
+        self._listen()
 
     def _step(self) -> Firing:
         """Execute firings until one is done and delivered; return it."""
@@ -161,14 +164,22 @@ class InlineRun(FlowRun):
                 if due.shard is None:
                     self._execute(due)
                     return due
+                self._keep_state_before(due)
             self.transport.due = due
             num_undelivered = len(self.transport.undelivered)
             self._listen()
             if len(self.transport.undelivered) <= num_undelivered and not self.transport.has_failed:
                 return due if isinstance(due, Firing) else due.firing
 
+    def _keep_state_before(self, firing: Firing) -> None:
+        """Keep the state of a shard before its next ticket: a save may come while what that makes is not used yet."""
+        host = self.transport.worker.host
+        if (found := host.state_before(firing)) is not None:
+            assert firing.shard is not None
+            self._shards[firing.node, firing.shard].history.add(*found)
+
     def _complete_histories(self, snapshot: Snapshot) -> None:
-        """Ask shards for the states that were not delivered with a ticket: inline shards never run ahead of a save."""
+        """Ask shards for the states that were not kept: those after the last ticket of each."""
         host = self.transport.worker.host
         for key, shard in self._shards.items():
             ticket = host.last_ticket(key)

@@ -81,7 +81,8 @@ class InlineTransport:
         host = ShardHost(
             self._plan, shards, lambda register, version: self._weights[register].read(version),
             lambda register: -1,  # no newer weights arrive during a firing
-            num_threads=self._num_threads, saves_on_request=True, stopwatch=self.stopwatch,
+            num_threads=self._num_threads, saves_on_request=True, saves_before_next=not self._holds_back,
+            stopwatch=self.stopwatch,
         )  # fmt: skip
         self.worker: InlineWorker = InlineWorker(host, tuple(shard for shard, _ in shards))
         return self.worker

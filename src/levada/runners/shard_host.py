@@ -52,6 +52,7 @@ class ShardHost:
         num_threads: int = 1,
         *,
         saves_on_request: bool = False,
+        saves_before_next: bool = False,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
@@ -67,6 +68,7 @@ class ShardHost:
             num_threads: threads that the shards compute with.
             saves_on_request: whether the caller can wait for the states of shards that do not run ahead of the learner, and
                 asks for them with `state`. Otherwise they come with the tickets.
+            saves_before_next: the same of shards that run ahead, if the caller asks for states with `state_before` as well.
             stopwatch: stopwatch of the thread in which the shards are executed, if that also does other things. None: a new one,
                 whose times are reported with the tickets.
         """
@@ -75,6 +77,7 @@ class ShardHost:
         self._take_arena = take_arena
         self._cpu_clock = cpu_clock
         self._saves_on_request = saves_on_request
+        self._saves_before_next = saves_before_next
         self.stopwatch: Stopwatch = Stopwatch(TRANSPORT) if stopwatch is None else stopwatch
         """What the time of the thread goes into."""
         self._next_times_s = math.inf if stopwatch is not None else 0.0
@@ -179,6 +182,20 @@ class ShardHost:
         """Return the current state of a shard's work. None: it cannot be saved."""
         return self._shards[key].snapshots.take()
 
+    def state_before(self, firing: Firing) -> tuple[int, Arrays] | None:
+        """Return the last ticket that a shard has done, and the state after it, if `firing` begins its next ticket. None: it does
+        not, or the state was returned before, or takes too long, or cannot be saved.
+        """
+        if firing.ticket is None or firing.shard is None:
+            return None
+        shard = self._shards[firing.node, firing.shard]
+        if (unsaved := shard.unsaved) is None:
+            return None
+        shard.unsaved = None
+        number, worked_s = unsaved
+        state = self._state_after(shard, firing.node, number, worked_s)
+        return None if state is None else (number, state)
+
     def why_not_saved(self, key: ShardKey) -> str:
         """Return why a shard has no state that can be saved; empty if it has."""
         return self._shards[key].snapshots.why_not
@@ -227,7 +244,7 @@ class ShardHost:
         """Discard what the shard was working on, and continue with newly opened work."""
         shard.machine.lost()
         shard.spent.clear()
-        shard.last_ticket = -1
+        shard.last_ticket, shard.unsaved = -1, None
         try:
             close(shard.work)
         except Exception as closing:
@@ -257,12 +274,21 @@ class ShardHost:
         if self._saves_on_request and not rule.runs_ahead:
             return TicketDone(closed, spent, None)
         worked_s = sum(firing.end_s - firing.start_s for firing in spent)
+        if self._saves_before_next:
+            shard.unsaved = closed.ticket.number, worked_s
+            return TicketDone(closed, spent, None)
         try:
-            state = shard.snapshots.take_if_cheap(worked_s, must=rule.must(closed.ticket.number))
+            state = self._state_after(shard, closed.ticket.source, closed.ticket.number, worked_s)
         except Exception as error:
-            error.add_note(f"while saving the state of shard {closed.ticket.shard} of {closed.ticket.source!r}")
             return ShardFailed(closed.ticket.source, closed.ticket.shard, True, error)
         return TicketDone(closed, spent, state)
+
+    def _state_after(self, shard: _Shard, source: str, ticket: int, worked_s: float) -> Arrays | None:
+        try:
+            return shard.snapshots.take_if_cheap(worked_s, must=self._plan.save_rules[source].must(ticket))
+        except Exception as error:
+            error.add_note(f"while saving the state of shard {shard.shard.index} of {source!r}")
+            raise
 
 
 class _Shard:
@@ -294,6 +320,8 @@ class _Shard:
         """Number of tickets that it has finished here."""
         self.last_ticket = -1
         """The last ticket that it began with its current work; -1: none."""
+        self.unsaved: tuple[int, float] | None = None
+        """The last ticket that it has done, and the time that it worked on it, until its state is asked for."""
 
     def has_newer(self) -> bool:
         """Whether a register has a newer version than the current firing has read."""

@@ -148,6 +148,11 @@ class ReplayMachine(TicketBook):
                 self._limiter.insert(_num_entries(item))
                 yield self._insert(item, is_filling)
 
+    def inserts_at_once(self, number: int) -> bool:
+        """Whether what is made with a ticket can be inserted as soon as the ticket is back."""
+        is_next = self.is_ordered and number == self._oldest
+        return is_next and not self._open and self._limiter.may_insert and not self.is_stopped
+
     def insert_at_once(self, item: Item) -> Insert:
         """Insert an item made behind a queue or from samples, without a ticket. It still counts in the balance."""
         self._produced += 1

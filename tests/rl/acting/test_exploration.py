@@ -6,7 +6,7 @@ from gymnasium import spaces
 from scipy import stats
 
 from levada.flow import Shard
-from levada.rl.acting.exploration import EpsilonGreedy, GaussianNoise, PolicySampling
+from levada.rl.acting.exploration import EpsilonGreedy, GaussianNoise, PolicySampling, _any_allowed
 from levada.rl.data.spaces import SpaceError
 from levada.rl.policies.heads.make import action_head
 from levada.rl.policies.heads.q_values import ValueHead
@@ -31,6 +31,14 @@ def test_epsilon_falls_with_the_env_steps_of_all_shards():
     assert np.abs(share - expected).max() < 0.25
     assert stats.pearsonr(share, expected).statistic > 0.95
     assert (actions_of(explore, num_env_steps=40_000) == 1).all()
+
+
+@pytest.mark.parametrize("num_actions", [1, 2, 3, 5, 100])
+def test_without_a_mask_random_actions_are_those_of_one_that_allows_all(num_actions):
+    which = np.append(np.random.default_rng(num_actions).random(500), [0.0, 1.0 - 2.0**-53, 1.0 / 3.0])
+    head = ValueHead(spaces.Discrete(num_actions))
+    expected = _any_allowed(which, head, np.ones((len(which), num_actions), np.int8))
+    assert _any_allowed(which, head, None).tolist() == expected.tolist()
 
 
 def test_random_actions_are_uniform_over_what_is_allowed():

@@ -12,7 +12,7 @@ import levada
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.ppo import PPO
-from levada.rl.learning.optimizers import Adam, OptimizerError, Part, TorchOptimizer, find_optimizer
+from levada.rl.learning.optimizers import Adam, OptimizerError, Part, TorchOptimizer, clipped, find_optimizer
 from levada.run.storage.trust import UntrustedError
 
 KINDS = {
@@ -297,3 +297,11 @@ def test_a_foreign_run_does_not_bring_its_own(tmp_path, optimizer):
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     with pytest.raises(UntrustedError, match=f"optimizer is '{optimizer}'"):
         levada.load("run")
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 9.8, 9.99, 10.0, 10.01, 1e4])
+def test_a_gradient_that_is_not_clipped_keeps_its_bits(size):
+    grad = torch.randn(100, generator=torch.Generator().manual_seed(0))
+    grad *= size / grad.norm()
+    norm, [found] = clipped([grad], 10.0)
+    assert torch.equal(found, grad * (10.0 / (norm + 1e-6)).clamp(max=1.0))

@@ -91,7 +91,7 @@ class EpsilonGreedy:
             epsilon = self.base ** (1.0 + self.alpha * number / max(1, num_all - 1))
         wander: Array = np.less(rng.random((num_steps, num_envs)), epsilon)
         which = rng.random((num_steps, num_envs))
-        has_to = np.any(wander, axis=1)
+        has_to: list[bool] = np.asarray(wander.any(axis=1)).tolist()
 
         def explore(t: int, params: Array, mask: Array | None, out: Array) -> Array:
             out[...] = head.mode(params, mask)
@@ -104,8 +104,11 @@ class EpsilonGreedy:
 
 def _any_allowed(which: Array, head: ActionHead, mask: Array | None) -> Array:
     """Choose allowed actions ``[B]`` by uniform random numbers ``[B]`` in [0, 1)."""
-    num_actions = int(cast("spaces.Discrete", head.space).n)
-    allowed: Array = np.ones((len(which), num_actions), np.bool_) if mask is None else mask.astype(np.bool_)
+    if mask is None:
+        num_actions = int(cast("spaces.Discrete", head.space).n)
+        chosen: Array = (which * num_actions).astype(np.int64) % num_actions  # a product may round up to their number
+        return chosen
+    allowed: Array = mask.astype(np.bool_)
     k = (which * allowed.sum(axis=1)).astype(np.int64)
     kth: Array = (allowed.cumsum(axis=1) > k[:, None]).argmax(axis=1)
     return kth

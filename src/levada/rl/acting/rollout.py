@@ -117,9 +117,11 @@ class EpisodeCounter:
         """Return the episodes that ended, given raw rewards, ends and mask ``[T, B]``. Rewards count wherever they are; masked
         rows have one only where agents act in turns.
         """
-        returns = self._return + np.cumsum(reward, axis=0, dtype=np.float64)
-        lengths = self._length + np.cumsum(mask, axis=0)
+        returns = self._return + reward.cumsum(axis=0, dtype=np.float64)
+        lengths = self._length + mask.cumsum(axis=0)
         self._return, self._length = returns[-1].copy(), lengths[-1].copy()
+        if not ended.any():
+            return ()
         episodes = []
         for t, b in np.argwhere(ended):
             episodes.append(Episode(float(returns[t, b]), int(lengths[t, b])))

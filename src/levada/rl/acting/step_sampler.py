@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -243,6 +244,15 @@ def _begin_with(tail: Mapping[str, Array], buffer: StepBuffer) -> None:
         number += 1
 
 
+@lru_cache(maxsize=16)
+def _grid(num_rows: int, num_envs: int) -> tuple[Array, Array]:
+    """Return the rows and the environments of ``[num_rows, num_envs]`` steps, read-only."""
+    rows, envs = np.indices((num_rows, num_envs))
+    rows.setflags(write=False)
+    envs.setflags(write=False)
+    return rows, envs
+
+
 def look_ahead(
     buffer: StepBuffer, start: Array, env: Array, is_step: Array, num_steps: int, discount: float
 ) -> tuple[Array, Array, Array]:
@@ -303,7 +313,7 @@ class NStep:
         obs, final_obs = steps.observations
         num_all, num_envs = buffer.reward.shape
         num = max(0, num_all - self.num_overlap_steps)
-        start, env = np.mgrid[0:num, 0:num_envs]
+        start, env = _grid(num, num_envs)
         reward, last, discount = look_ahead(buffer, start, env, buffer.mask[:num], self.num_steps, self.discount)
         after = {"next_obs": map_nest(lambda leaf: leaf[last + 1, env], obs)}
         for t, index, final in final_obs:

@@ -219,6 +219,8 @@ def allocate(space: Space[Any], *leading: int, make: Allocate = np.zeros) -> Nes
         return {key: allocate(child, *leading, make=make) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(allocate(child, *leading, make=make) for child in space.spaces)
+    if isinstance(space, spaces.Discrete):  # to make the canonical space would take longer than to allocate
+        return make(leading, np.dtype(np.int64))
     canonical = canonical_observation_space(space)
     assert canonical.shape is not None
     return make((*leading, *canonical.shape), canonical.dtype)

@@ -205,17 +205,18 @@ class Alone:
             self.check_parts(parts)
         data = concatenate(batch) if parts is None else joined(divided(batch, parts))
         cut = cut_of(data.num_rows)
-        rows = cut.rows_by_part()
         if parts is not None:  # in the order of the batch
-            data = Transitions(take(data, np.argsort(rows)).columns, data.moments)
+            data = Transitions(take(data, np.argsort(cut.rows_by_part())).columns, data.moments)
         moments: Mapping[str, Moments] = data.moments
         if sampled is not None:
-            by_part = [data] if cut.num_parts == 1 else [take(data, some) for some in rows.reshape(cut.num_parts, -1)]
+            by_part = [data]
+            if cut.num_parts > 1:
+                by_part = [take(data, some) for some in cut.rows_by_part().reshape(cut.num_parts, -1)]
             moments = merge_all(sampled(some) for some in by_part)
         steps = steps_of(data)
         return Share(
             cut=cut, data=data, parts=self.parts, is_whole=True, moments=moments,
-            steps=None if steps is None else steps[rows].reshape(cut.num_parts, -1),
+            steps=None if steps is None else steps[cut.rows_by_part()].reshape(cut.num_parts, -1),
         )  # fmt: skip
 
     def check_parts(self, parts: Sequence[int]) -> None:

@@ -214,6 +214,8 @@ class LiveLearner(Training):
         self._all_threads = torch.get_num_threads()  # acting may use a different number
         self._divide_threads()
         self._fused = self._fuse() if recipe.compile == "xla" else None
+        # once, because it takes long to find out whether a class has a protocol
+        self._batch_stats = recipe.loss.batch_stats if isinstance(recipe.loss, HasBatchStats) else None
 
     def update(self, batch: Sequence[Transitions], parts: Sequence[int] | None = None) -> Update[Weights]:
         """Train on one batch, together with the other replicas if there are any; see `levada.flow.Replicable`.
@@ -327,8 +329,8 @@ class LiveLearner(Training):
         columns = self._sender.send_all(columns)
         state, stats, priorities, num = self._minibatches(columns, buffers, share, values)
         others: dict[str, float] = {}
-        if isinstance(recipe.loss, HasBatchStats):
-            found = recipe.loss.batch_stats(self._replicas.whole(columns, share))
+        if self._batch_stats is not None:
+            found = self._batch_stats(self._replicas.whole(columns, share))
             others = {f"losses/{name}": float(value) for name, value in found.items()}
         weights, reported = self._finish(state, buffers, stats, values, num, share.num_transitions, share.moments)
         return Update(weights, reported | {name: x for name, x in others.items() if math.isfinite(x)}, priorities)
@@ -359,7 +361,7 @@ class LiveLearner(Training):
             gradient, stats, some = gradient_of(state.params, state.target, rows, active, next(noises))
             norm = self._apply(state, gradient, values["learning_rate"], active)
             collected.append(torch.cat([stats, norm[None]]))
-            priorities.append(some.clone())  # a graph overwrites it
+            priorities.append(some.clone() if len(some) else some)  # a graph overwrites it
             self._follow(state, num, "gradient_steps")
             if self._exceeded(stats):
                 break
@@ -372,7 +374,10 @@ class LiveLearner(Training):
     def _means(self, table: Tensor) -> dict[str, float]:
         """Means of the statistics ``[K, S]`` of gradient steps, by name."""
         # losses of networks that a step does not train are NaN
-        means = (table.nanmean(0) if self.recipe.update_every else table.mean(0)).tolist()
+        if len(table) == 1:
+            means = table[0].tolist()
+        else:
+            means = (table.nanmean(0) if self.recipe.update_every else table.mean(0)).tolist()
         return dict(zip((*self._step.stats, "grad_norm"), means, strict=True))
 
     def _cut(self, num_rows: int) -> Cut:

@@ -16,11 +16,13 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -74,6 +76,15 @@ class Layout(NamedTuple):
         parts = torch.split(flat, list(self.sizes))
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
+    def places(self, prefix: str) -> list[tuple[str, int, int, tuple[int, ...]]]:
+        """Return where parameters whose names begin with a prefix are: name without it, begin, end, and shape."""
+        ends = [*accumulate(self.sizes)]
+        return [
+            (name.removeprefix(prefix), end - size, end, tuple(shape))
+            for name, size, end, shape in zip(self.names, self.sizes, ends, self.shapes, strict=True)
+            if name.startswith(prefix)
+        ]
+
 
 class GradientStep:
     """The gradient function of one learner; it is recorded again for new shapes.
@@ -97,6 +108,7 @@ class GradientStep:
         self._target_layout = Layout(self.layout.names[:num], self.layout.shapes[:num], self.layout.sizes[:num])
         self._weight_noise = weight_noise
         self._made: dict[Any, Callable[..., Any]] = {}
+        self._none: dict[torch.device, Tensor] = {}  # an index where none is needed
         self._making = Lock()  # microbatches may be computed in several threads
 
     def on(
@@ -106,8 +118,10 @@ class GradientStep:
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
         device = leaves[0].device
-        given = torch.tensor([values[name] for name in self._coefficients], dtype=torch.float32, device=device)
-        none = torch.zeros(0, dtype=torch.int64, device=device)
+        given = torch.from_numpy(np.array([values[name] for name in self._coefficients], np.float32)).to(device)
+        none = self._none.get(device)
+        if none is None:
+            none = self._none[device] = torch.zeros(0, dtype=torch.int64, device=device)
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in (*buffers.values(), *leaves))
         known: dict[Any, Callable[..., Any]] = {}  # so that a step need not hash all shapes
 
@@ -135,7 +149,9 @@ class GradientStep:
             about = [*buffers.values()] if noise is None else [*buffers.values(), noise]
             inner, index = structure, none
             if isinstance(rows, slice):
-                chosen, key = [leaf[rows] for leaf in leaves], (rows.stop - rows.start, shapes)
+                is_whole = rows.start == 0 and rows.stop == len(leaves[0])
+                chosen = leaves if is_whole else [leaf[rows] for leaf in leaves]
+                key = (rows.stop - rows.start, shapes)
             elif mode != "graph":  # the function itself selects the rows
                 chosen, key, index = leaves, (len(rows), shapes), rows
             else:  # pools of frames vary in size

@@ -7,9 +7,10 @@ updates is up to the learner: `levada.rl.learning.learner` computes gradients, `
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -61,7 +62,7 @@ class Snapshot(NamedTuple):
     buffers: dict[str, Tensor]
     moments: dict[str, Moments]
     counts: tuple[int, int, int]
-    rng: Array
+    rng: Mapping[str, Any]
 
 
 class Training:
@@ -83,6 +84,7 @@ class Training:
         self._optimizer = recipe.optimizer.open({name: params[span] for name, span in self._spans.items()})
         target = params[: sum(sizes[: len(recipe.targets)])].clone()
         self._state = Vectors(params, target, self._optimizer.init())
+        self._own = self._step.layout.places(f"{POLICY}.")
         self._buffers = {name: self._put(buffer.detach()) for name, buffer in modules.named_buffers()}
         arrays = {name: buffer.detach().numpy() for name, buffer in modules[POLICY].named_buffers()}
         self._moments = recipe.policy.moments_of(arrays)  # float64; the normalization buffers are float32 copies
@@ -93,12 +95,12 @@ class Training:
 
     def weights(self) -> Weights:
         """Return a copy of the policy's current weights."""
-        copy = fetched(self._state.params)
-        tensors = {
-            **self._step.layout.views(copy),
-            **{name: fetched(buffer) for name, buffer in self._buffers.items()},
+        span = self._spans[POLICY]
+        copy = fetched(self._state.params[span]).numpy()
+        own = {
+            name: copy[start - span.start : end - span.start].reshape(shape) for name, start, end, shape in self._own
         }
-        return {name: tensor.numpy() for name, tensor in below(tensors, f"{POLICY}.").items()}
+        return own | {name: fetched(buffer).numpy() for name, buffer in below(self._buffers, f"{POLICY}.").items()}
 
     def state_dict(self) -> dict[str, Array]:
         """Return all state of the next update. The policy's weights are stored under `weights/`."""
@@ -158,12 +160,12 @@ class Training:
 
     def _snapshot(self) -> Snapshot:
         counts = self.num_updates, self.num_minibatches, self.num_transitions
-        return Snapshot(self._state, self._buffers, self._moments, counts, rng_array(self._rng))
+        return Snapshot(self._state, self._buffers, self._moments, counts, self._rng.bit_generator.state)
 
     def _restore(self, snapshot: Snapshot) -> None:
         self._state, self._buffers, self._moments = snapshot.vectors, snapshot.buffers, snapshot.moments
         self.num_updates, self.num_minibatches, self.num_transitions = snapshot.counts
-        set_rng(self._rng, snapshot.rng)
+        self._rng.bit_generator.state = snapshot.rng
 
     def _load_buffers(self, state: Mapping[str, Array]) -> None:
         given = weights_in(state)
@@ -243,7 +245,7 @@ class Training:
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether all values are finite. A finite sum has only finite terms, and summing takes a tenth of the time."""
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    return all(bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all()) for t in floating)
+    return all(math.isfinite(t.sum().item()) or bool(torch.isfinite(t).all()) for t in floating)
 
 
 def fetched(tensor: Tensor) -> Tensor:
