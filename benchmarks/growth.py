@@ -1,6 +1,6 @@
 """Flat cost: what an item costs as each size of a run grows.
 
-    python benchmarks/growth.py                             # all axes; 8 minutes
+    python benchmarks/growth.py                             # all axes; 5 minutes
     python benchmarks/growth.py shards replays --svg growth.svg
     python benchmarks/growth.py --quick                     # does it work? a few seconds; the figures mean little
 

@@ -29,17 +29,17 @@ def table(axis: Axis, measured: Sequence[Measured]) -> Table:
 
 
 def plot(measured: Mapping[str, Sequence[Measured]]) -> str:
-    """Plot all curves: the ratio to the smallest size, over the size in multiples of the smallest."""
-    lines = [
-        Line(
-            f"{axis}: {each.curve.name.partition(',')[0]}",
-            [(point.size / each.points[0].size, point.to_smallest) for point in each.points],
-        )
-        for axis, own in measured.items()
-        for each in own
-        if len(each.points) > 1
-    ]
-    title = "Cost of an item in multiples of that of the smallest size, over the size"
+    """Plot a line for each axis: of all its curves, the largest ratio to the smallest size that is compared."""
+    lines = []
+    for axis, own in measured.items():
+        ratios: dict[int, float] = {}
+        for each in own:
+            compared = [point for point in each.points if point.size >= each.curve.flat_from]
+            for point in compared:
+                ratio = point.to_smallest / compared[0].to_smallest
+                ratios[point.size] = max(ratio, ratios.get(point.size, ratio))
+        lines.append(Line(axis, [(size / min(ratios), ratio) for size, ratio in sorted(ratios.items())]))
+    title = "Largest cost of each axis in multiples of that of the smallest size, over the size"
     return plotted(
         lines, title=title, across="size, in multiples of the smallest", up="cost, to the smallest", limit=FLAT
     )

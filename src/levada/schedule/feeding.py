@@ -18,6 +18,13 @@ def queues_into(hub: Hub, stage: StageMachine) -> Iterator[QueueMachine]:
     return (queue for _, queues in hub.feeds[stage] for queue in queues)
 
 
+def has_input(hub: Hub, stage: StageMachine) -> bool:
+    """Whether anything waits in a stage or before it, or it draws from a replay; otherwise it cannot start anything."""
+    if stage.num_held or hub.samples[stage]:
+        return True
+    return any(queue.num_waiting for _, queues in hub.feeds[stage] for queue in queues)
+
+
 def hand_over(hub: Hub, firing: Firing) -> None:
     """Let a stage prepare updates while one is in progress. Where what is drawn depends on its result, it cannot."""
     stage = hub.stage_of[firing.node]

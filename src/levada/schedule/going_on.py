@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from levada.flow.events import Consumed, GoalReached, Used
 from levada.schedule.drawing import next_draw
 from levada.schedule.events import HubInstruction, Notify
-from levada.schedule.feeding import feed
+from levada.schedule.feeding import feed, has_input
 from levada.schedule.goals import is_held, reached_by_all, release
 from levada.schedule.sources import issue_all
 
@@ -25,7 +25,7 @@ def go_on(hub: Hub, instructions: list[HubInstruction]) -> list[HubInstruction]:
         instructions.append(Notify(GoalReached(part)))
     is_resuming = any(source.repeating for source in hub.sources.values())
     for stage in hub.stages:
-        if stage.busy is None and hub.has_input(stage) and not is_resuming and stage not in hub.stopped:
+        if stage.busy is None and has_input(hub, stage) and not is_resuming and stage not in hub.stopped:
             instructions += _start(hub, stage)
     instructions += issue_all(hub.sources.values())
     if hub.goal is not None and not (hub.is_over or is_resuming):

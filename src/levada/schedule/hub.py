@@ -109,9 +109,6 @@ class Hub:
             stage: [(machine, self._into[name]) for name, machine in stage.machines.items() if name in self._into]
             for stage in self.stages
         }
-        self._queues_into: dict[StageMachine, list[QueueMachine]] = {
-            stage: [queue for _, queues in fed for queue in queues] for stage, fed in self.feeds.items()
-        }
         self._queues_of: dict[str, list[QueueMachine]] = {}
         for queue in self.queues.values():
             for learner in queue.channel.learners:
@@ -218,12 +215,6 @@ class Hub:
     def replay_statistics(self) -> dict[str, ReplayStatistics]:
         """Return statistics of every replay."""
         return {name: replay.statistics() for name, replay in self.replays.items()}
-
-    def has_input(self, stage: StageMachine) -> bool:
-        """Whether anything waits in a stage or before it, or it draws from a replay; otherwise it cannot start anything."""
-        if stage.num_held or self.samples[stage]:
-            return True
-        return any(queue.num_waiting for queue in self._queues_into[stage])
 
     def tickets(self, source: str, shard: int) -> list[Ticket]:
         """Return the tickets that a shard holds, in its order."""
