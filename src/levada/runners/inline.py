@@ -141,7 +141,7 @@ class InlineRun(FlowRun):
             self._step()
             return
         due = self.transport.worker.host.most_urgent
-        if due is not None and due.ticket is not None and not self._hub.uses_at_once(due):
+        if due is not None and due.ticket is not None and not self._hub.sources[due.node].uses_at_once(due.shard or 0):
             self._keep_state_before(due)
         self._listen()
 

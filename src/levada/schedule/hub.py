@@ -96,10 +96,6 @@ class Hub:
         self.sources: dict[str, SourceMachine] = {
             stage.source: source_machine(flow, stage, self.channels) for stage in topology.shard_stages
         }
-        self._one_per_ticket = {
-            stage.source for stage in topology.shard_stages
-            if stage.firings_per_ticket == 1 and all(flow.nodes[name].kind in ("source", "map") for name in stage.nodes)
-        }  # fmt: skip
         self.stages: list[StageMachine] = [
             StageMachine([flow.nodes[name] for name in stage.nodes]) for stage in topology.consumer_stages
         ]
@@ -260,18 +256,6 @@ class Hub:
         """Return the versions named by tickets of replays."""
         policy = self.flow.registers[register].policy
         return {v for replay in self.replays.values() if replay.policy == policy for v in replay.versions()}
-
-    def uses_at_once(self, firing: Firing) -> bool:
-        """Whether what a firing of a source makes is inserted into a replay as soon as its ticket is closed, if nothing else
-        happens meanwhile: no save can then find it unused.
-        """
-        source = self.sources[firing.node]
-        if firing.node not in self._one_per_ticket or len(source.channels) != 1:
-            return False
-        channel = source.channels[0]
-        assert firing.shard is not None
-        held = source.tickets[firing.shard][0]
-        return isinstance(channel, ReplayMachine) and channel.inserts_at_once(held.numbers[channel.name])
 
     # ---- internals
 

@@ -82,6 +82,8 @@ class SourceMachine:
         self.counted: Counted = Counted()
         self._num_noted = 0
         """Number of events since tickets were last forgotten there."""
+        self.makes_one: bool = False
+        """Whether each of its tickets yields one item."""
         self.notes_env_steps: bool = False
         """Whether its channels are told the env steps of each ticket."""
         self._issued_last = [-1] * stage.shards
@@ -176,6 +178,15 @@ class SourceMachine:
         for machine in self._limits:
             self._numbers[shard][machine.name].append(grants[machine].number)
         return _Held(ticket, {machine.name: grant.number for machine, grant in grants.items()})
+
+    def uses_at_once(self, shard: int) -> bool:
+        """Whether what a shard makes with its ticket is inserted into a replay as soon as the ticket is closed, if nothing else
+        happens meanwhile: no save can then find it unused.
+        """
+        if not self.makes_one or len(self.channels) != 1:
+            return False
+        [channel] = self.channels
+        return channel.inserts_at_once(self.tickets[shard][0].numbers[channel.name])
 
     def left(self) -> set[int]:
         """Return the tickets that are outstanding or lost."""
@@ -342,7 +353,11 @@ def source_machine(flow: Flow, stage: ShardStage, channels: Iterable[TicketBook]
         for _, name in flow.nodes[stage.source].reads
         if not isinstance(flow.registers[name], Fixed)  # has one version, which no ticket need name
     ]
-    return SourceMachine(stage, [channel for channel in channels if stage.source in channel.sources], read)
+    machine = SourceMachine(stage, [channel for channel in channels if stage.source in channel.sources], read)
+    machine.makes_one = stage.firings_per_ticket == 1 and all(
+        flow.nodes[name].kind in ("source", "map") for name in stage.nodes
+    )
+    return machine
 
 
 def _number(held: _Held) -> int:

@@ -141,6 +141,10 @@ class TicketBook(ABC):
             heapq.heappush(self._lost_numbers[header.source], number)
         return lost
 
+    def inserts_at_once(self, number: int) -> bool:
+        """Whether what is made with a ticket can be inserted into a replay as soon as the ticket is back."""
+        return False
+
     @abstractmethod
     def finished(self, number: int, items: Sequence[Item], header: Header | None = None) -> None:
         """Take the items made with a ticket: usually one, none if it was filtered, several from a flat_map."""
