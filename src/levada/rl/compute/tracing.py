@@ -127,6 +127,7 @@ def _tanh(x: Tensor) -> Tensor:
 
 
 _TANH = torch.ops.aten.tanh.default
+_VIEW = torch.ops.aten.view.default
 
 
 def _faster(operations: Sequence[_Operation], results: Sequence[int]) -> list[_Operation]:
@@ -179,7 +180,8 @@ class _Recorder(DispatchMode):
                 "the like, or compile=False, which runs it as ordinary Python"
             )
             raise RecordError(msg)
-        if func is torch.ops.aten.detach.default:
+        # a view of the same shape is the same memory: leaving it out saves a replay a microsecond or two
+        if func is torch.ops.aten.detach.default or (func is _VIEW and made.shape == args[0].shape):
             self._add(made, self._slot_of(args[0]).number)
             return made
         taken = tree_map(self._stand_in, args), tree_map(self._stand_in, kwargs or {})
