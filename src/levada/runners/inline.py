@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from levada.flow.channels import Queue
 from levada.flow.deployment import OpenOptions
 from levada.flow.errors import DeploymentError, LevadaError
 from levada.flow.events import Report
@@ -155,8 +156,7 @@ class InlineRun(FlowRun):
             else:
                 due = self._ready[0] if self._ready else self.transport.worker.host.most_urgent
             if due is None:
-                lines = "\n".join(f"  {line}" for line in self._hub.waiting())
-                msg = f"flow {self.flow.name!r} cannot go on:\n{lines}"
+                msg = "\n  ".join([f"flow {self.flow.name!r} cannot go on:", *self._hub.waiting()])
                 raise StuckError(msg)
             if isinstance(due, Firing):
                 if self._breakpoints and any(node == due.node and when(due) for node, when in self._breakpoints):
@@ -165,18 +165,15 @@ class InlineRun(FlowRun):
                     self._execute(due)
                     return due
                 self._keep_state_before(due)
-            self.transport.due = due
-            num_undelivered = len(self.transport.undelivered)
+            self.transport.due, num_undelivered = due, len(self.transport.undelivered)
             self._listen()
             if len(self.transport.undelivered) <= num_undelivered and not self.transport.has_failed:
                 return due if isinstance(due, Firing) else due.firing
 
     def _keep_state_before(self, firing: Firing) -> None:
         """Keep the state of a shard before its next ticket: a save may come while what that makes is not used yet."""
-        host = self.transport.worker.host
-        if (found := host.state_before(firing)) is not None:
-            assert firing.shard is not None
-            self._shards[firing.node, firing.shard].history.add(*found)
+        if (found := self.transport.worker.host.state_before(firing)) is not None:
+            self._shards[firing.node, firing.shard or 0].history.add(*found)
 
     def _complete_histories(self, snapshot: Snapshot) -> None:
         """Ask shards for the states that were not kept: those after the last ticket of each."""
@@ -195,8 +192,6 @@ class InlineRun(FlowRun):
 
 
 def _counting_flow() -> Flow:
-    from levada.flow.channels import Queue
-
     flow = Flow("counting")
     numbers = flow.source("count", lambda shard: lambda weights: shard.index)
     pairs = flow.batch("pair", numbers.via(Queue(max_lag=None, capacity=4)), size=2)

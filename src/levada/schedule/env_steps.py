@@ -35,17 +35,22 @@ class EnvSteps:
 
     def before(self, number: int) -> int:
         """Return the env steps of the tickets below a number, as far as they are known."""
-        self._sum += sum(self._of.get(each, 0) for each in range(self._next, number))
-        self._sum -= sum(self._of.get(each, 0) for each in range(number, self._next))
+        self._sum += self._between(self._next, number) - self._between(number, self._next)
         self._next = number
         return self._sum
+
+    def _between(self, first: int, end: int) -> int:
+        if end - first > len(self._of):
+            return sum(num for number, num in self._of.items() if first <= number < end)
+        return sum(self._of.get(number, 0) for number in range(first, end))
 
     def forget_before(self, number: int) -> None:
         """Keep only the sum over the tickets below a number."""
         if number > self._next:
             self.before(number)
-        for each in range(self._first, number):
-            self._of.pop(each, None)
+        for each in range(self._first, number) if number - self._first < len(self._of) else [*self._of]:
+            if each < number:
+                self._of.pop(each, None)
         self._first = max(self._first, number)
 
     def restore(self, number: int, num_env_steps: int) -> None:
