@@ -76,18 +76,21 @@ def multi_agent(
         with flow.scope(name):
             weights[name] = flow.latest("weights", of=part.learner)
     players, others = _untrained(flow, task, algorithms, parts, weights)
-    samplers = {name: part.sampler for name, part in parts.items()}
-    try:
-        sampler = MultiAgentSampler(task=task, samplers=samplers, players=players)
-    except ValueError as error:
-        msg = f"multi_agent: {error}"
-        raise ConfigError(msg) from error
+    sampler = _sampler(task, {name: part.sampler for name, part in parts.items()}, players)
     items = flow.source("rollout", sampler, reads=weights | others, shards=_num_shards(trained))
     streams = flow.split("by_policy", items, keys=tuple(parts))
     for name, algorithm in trained.items():
         with of_policy(name), flow.scope(name, isolated=on_failure == "isolate"):
             algorithm.updates(flow, parts[name], weights[name], streams[name])
     return flow
+
+
+def _sampler(task: MultiAgentTask, samplers: Mapping[str, Any], players: Mapping[str, MakeMind]) -> MultiAgentSampler:
+    try:
+        return MultiAgentSampler(task=task, samplers=samplers, players=players)
+    except ValueError as error:
+        msg = f"multi_agent: {error}"
+        raise ConfigError(msg) from error
 
 
 def _check_arguments(task: object, algorithms: object, on_failure: object) -> None:

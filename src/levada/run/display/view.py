@@ -106,7 +106,8 @@ def goal_text(until: Until, view: View) -> str | None:
     >>> goal_text(Until.parse("minutes=2 updates=1e6"), view)
     '8.3% of 2 minutes, 2 min left'
     """
-    slowest = min(view.statistics.versions.values(), default=view.updates)  # each of several learners must get there
+    versions = view.statistics.versions  # each of several learners must get there
+    slowest = min(versions.values()) if len(versions) > 1 else view.updates
     done: dict[str, tuple[float, float]] = {
         "steps": (view.env_steps, view.steps_per_s),
         "updates": (slowest, view.updates_per_s * slowest / max(1, view.updates)),
