@@ -25,7 +25,7 @@ from levada.flow import (
 PUBLIC = {
     "Bound", "ChannelError", "ChannelStatistics", "Consumed", "Deployment", "DeploymentError", "Divisible", "Draw", "Dropped",
     "Edge", "Emptied", "Episode", "Evaluated", "Evaluating", "Evaluation", "Event", "Experience", "Failed",
-    "Fired", "FixedWeights", "Flow", "FlowError", "FlowWarning",
+    "Fired", "FixedWeights", "Flow", "FlowError", "FlowWarning", "Goal", "GoalReached",
     "Header", "Input", "Instrument", "Item", "LagStatistics",
     "Latest", "LearnerRecipe", "LearnerState",
     "LearnerStopped", "Ledger", "LevadaError", "LevadaInternalError", "NameInUseError", "Node",

@@ -1,7 +1,7 @@
 """When a run ends: parsing, refusals, and which condition holds first."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
 import pytest
@@ -21,6 +21,7 @@ class Progress:
     return_mean_100: float | None = None
     has_goal: bool = False
     reached_goal: str | None = None
+    versions: dict[str, int] = field(default_factory=dict)
 
     @property
     def reached_return(self) -> float | None:
@@ -166,4 +167,6 @@ def test_with_several_learners_each_has_its_own_end():
     beyond.reached_goal = "updates"
     assert until.met(beyond) == "updates=7"
     assert until.met(Progress(episodes=9, has_goal=True)) == "episodes=9"
+    behind = Progress(updates=6, has_goal=True, versions={"fast": 6, "slow": 1})
+    assert Until.parse("updates=10").share(behind) == 0.1
     assert Until.parse("return=3").goal is None

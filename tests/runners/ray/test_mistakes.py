@@ -18,7 +18,8 @@ pytest.importorskip("ray")
 
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from levada.runners.ray import learners
+from levada.flow.errors import DeploymentError
+from levada.runners.ray import cluster, learners
 from levada.runners.ray.learners import LearnerActor, RayLearner, RayLearners
 from levada.runners.replicas.host import LearnerHost
 from levada.runners.replicas.process import GoneError
@@ -132,3 +133,21 @@ def test_only_an_actor_that_has_ended_is_gone(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(learners.ray, "get", raising(ActorDiedError()))
     with pytest.raises(GoneError):
         learner.answer()
+
+
+@pytest.mark.parametrize(
+    ("said", "num_tries"), [("Starting Ray client server failed. See a log", 3), ("the versions differ", 1)]
+)
+def test_a_client_is_served_at_the_third_try(said: str, num_tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[str]()
+
+    def refused(address: str, **options: Any) -> None:
+        tried.append(address)
+        raise ConnectionAbortedError(said)
+
+    monkeypatch.setattr(cluster.ray, "init", refused)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster, "_check_answers", lambda *args: None)
+    with pytest.raises(DeploymentError, match=said[:20]):
+        cluster.Cluster("ray://10.0.0.1:10001", 1.0)
+    assert tried == ["ray://10.0.0.1:10001"] * num_tries

@@ -21,6 +21,9 @@ from levada.flow.mistakes import plural
 from levada.portable import variables
 from levada.runners.ray.place import Requirements, together
 
+_NOT_SERVED = "Starting Ray client server failed"
+"""Said by Ray if the process that is to serve a client has ended."""
+
 
 class Cluster:
     """A connection to a Ray cluster, with the groups of actors that have room reserved there."""
@@ -49,8 +52,7 @@ class Cluster:
                 if where == "local":
                     Cluster.start(logging_level=logging.WARNING)
                 else:
-                    with own_signals():
-                        ray.init(address=where, logging_level=logging.WARNING)
+                    _join(where)
             except (ValueError, OSError, RuntimeError, RayError) as error:
                 raise DeploymentError(_not_joined(where, error)) from error
             Cluster._num_sharing = 0
@@ -195,6 +197,19 @@ def _check_answers(address: str, timeout_s: float) -> None:
     except (OSError, OverflowError) as error:
         msg = f"Ray: no cluster answers at {address} ({error}); is it started, and the port reachable from here?"
         raise DeploymentError(msg) from error
+
+
+def _join(where: str, num_tries: int = 3) -> None:
+    """Join a cluster. The process that serves a client there may end while it starts, if its host is busy: try again."""
+    for num_left in reversed(range(num_tries)):
+        try:
+            with own_signals():
+                ray.init(address=where, logging_level=logging.WARNING)
+        except ConnectionAbortedError as error:
+            if not num_left or _NOT_SERVED not in str(error):
+                raise
+        else:
+            return
 
 
 def _not_joined(where: str, error: Exception) -> str:
