@@ -7,6 +7,7 @@ environments and steps, the passes, the minibatches, and the clip range. Differe
 - rejax has an optimizer for the policy and one for the value, and clips each entry of a gradient, levada its norm.
 - rejax takes the time limit of an episode for a terminal state.
 - rejax writes nothing, and reports nothing; levada writes all its files.
+- rejax has the cores that it is given for itself. Levada's process may use both, with one thread in XLA's pool.
 """
 
 from __future__ import annotations
@@ -54,9 +55,7 @@ def _preset(
 
 _WIDE: Final = {"num_envs": 64, "num_steps": 128, "num_epochs": 4, "num_minibatches": 4}
 _PRESETS: Final = (
-    _preset(
-        "CleanRL's settings", "cleanrl", 0.6, 1_000_000, num_envs=4, num_steps=128, num_epochs=4, num_minibatches=4
-    ),
+    _preset("CleanRL's", "cleanrl", 0.6, 1_000_000, num_envs=4, num_steps=128, num_epochs=4, num_minibatches=4),
     _preset(
         "20 epochs of one minibatch", "tuned", 0.9, 500_000, num_envs=8, num_steps=32, num_epochs=20, num_minibatches=1
     ),

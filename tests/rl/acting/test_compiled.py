@@ -206,3 +206,13 @@ def test_a_log_probability_does_not_depend_on_the_array_library(space: Any, squa
     )
     ours = head.log_prob(jnp.asarray(params), jnp.asarray(action), mask, jnp)
     np.testing.assert_allclose(ours, head.log_prob(params, action, mask), atol=1e-5, rtol=1e-5)
+
+
+@installed
+def test_a_compiled_rollout_can_be_written_to() -> None:
+    """PyTorch warns of memory that cannot be."""
+    sampler, weights = sampler_of(Task("gymnax:CartPole-v1"), {})
+    rollout = sampler(weights)
+    for name in ("action", "reward", "terminated", "truncated", "mask", "log_prob", "value", "next_value"):
+        assert getattr(rollout, name).flags.writeable, name
+    map_nest(lambda leaf: leaf.setflags(write=True), rollout.obs)

@@ -203,7 +203,7 @@ class LiveSampler(EnvLoop):
         if rolled is None:
             log_prob = actor.head.log_prob(flat(rows), flat(buffer.action), actor.mask(flat(acted)))
         else:
-            log_prob = rolled.log_prob
+            log_prob = rolled.log_prob.copy()  # JAX's own memory cannot be written to, which PyTorch warns of
         moments = self._moments(acted, buffer.reward, buffer.ended, buffer.mask)
         if num_rows < num_steps:
             # A cut rollout bootstraps from the value of its last observation, like any other truncation.

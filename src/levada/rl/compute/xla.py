@@ -36,8 +36,9 @@ def prepare_jax() -> None:
     wanted = {"--xla_cpu_multi_thread_eigen": "false", "intra_op_parallelism_threads": "1"}
     missing = [f"{name}={value}" for name, value in wanted.items() if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
-    # the calls of a worker follow each other, so another thread would only be waited for
+    # the calls of a worker follow each other, so other threads would only be waited for; NPROC is the size of XLA's own pool
     os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")
+    os.environ.setdefault("NPROC", "1")
 
 
 def as_jax(function: Callable[..., Any]) -> Callable[..., Any]:
