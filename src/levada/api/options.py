@@ -65,7 +65,7 @@ class Options(EvaluationOptions):
 
     until: str | None = None
     """Stopping condition: `return=475` (mean return of the last 100 episodes), `steps=100_000` (env steps), `updates=30`,
-    `episodes=500`, `minutes=2`, or several of them. If several policies learn, each stops by its own count of steps or updates.
+    `episodes=500`, `minutes=2`, or several of them. Each of several learners stops by its own count of steps or updates.
     By default `anneal_steps` env steps if the algorithm anneals, 1,000,000 otherwise."""
     seed: NonNegativeInt = 0
     """Random seed. The same seed gives bit-identical results on the same machine, inline, and with threads or processes if the
