@@ -110,12 +110,13 @@ def _turn(plain: _Plain, replays: dict[str, _Replay], rows: Transitions, repeat:
 
 @contextmanager
 def _sides(quick: bool) -> Iterator[Sequence[Side]]:
-    rows = Transitions(_rows(ROLLOUT))
+    columns = _rows(ROLLOUT)
+    rows = Transitions(columns)
     sides = [
         Side(
             size,
             partial(
-                _turn, _Plain(size, dict(rows.columns)), {kind: _Replay(kind, size) for kind in KINDS}, rows,
+                _turn, _Plain(size, columns), {kind: _Replay(kind, size) for kind in KINDS}, rows,
                 3 if quick else REPEAT,
             ),
         )

@@ -77,11 +77,14 @@ class Run:
         """Continue for so many items, and measure."""
         gc.collect()
         costs = {LOOP: _us(lambda: [*islice(self._reports, num_items // SHARDS)], num_items)}
-        costs[METRICS] = _us(
-            lambda: [self._write({"loss": 0.0}) for _ in range(num_items // SHARDS)], num_items // SHARDS
-        )
+        num_rows = num_items // SHARDS
+        costs[METRICS] = _us(lambda: self._write_rows(num_rows), num_rows)
         num_shown = max(num_items, REMEMBERED)  # so that each turn has one in which it forgets
         return costs | {MONITOR: _us(lambda: self._show(num_shown), num_shown)}
+
+    def _write_rows(self, num_rows: int) -> None:
+        for _ in range(num_rows):
+            self._write({"loss": 0.0})
 
     def _write(self, values: Mapping[str, float]) -> None:
         self._metrics.write(self._monitor.env_steps, collect(self._monitor, self._run.statistics(), values))

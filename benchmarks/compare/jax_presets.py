@@ -13,7 +13,7 @@ environments and steps, the passes, the minibatches, and the clip range. Differe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.compare.presets import Benchmark, Form, Preset
 
@@ -53,7 +53,7 @@ def _preset(
     )
 
 
-_WIDE: Final = {"num_envs": 64, "num_steps": 128, "num_epochs": 4, "num_minibatches": 4}
+_WIDE: Final[dict[str, Any]] = {"num_envs": 64, "num_steps": 128, "num_epochs": 4, "num_minibatches": 4}
 _PRESETS: Final = (
     _preset("CleanRL's", "cleanrl", 0.6, 1_000_000, num_envs=4, num_steps=128, num_epochs=4, num_minibatches=4),
     _preset(

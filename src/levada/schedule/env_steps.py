@@ -84,7 +84,7 @@ class EnvStepsAtOnce:
     """Sum of the env steps of items that come without a ticket. Several in a row may share headers."""
 
     def __init__(self) -> None:
-        self.total = 0
+        self.total: int = 0
         self._last: tuple[Header, ...] = ()
 
     def add(self, item: Item) -> None:
