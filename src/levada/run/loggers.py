@@ -29,7 +29,7 @@ import msgspec
 
 from levada.flow.errors import LevadaError
 from levada.run.active import ActiveRun
-from levada.run.storage.crc32c import record
+from levada.run.storage.records import record
 from levada.run.storage.files import open_file, write_atomic
 from levada.run.storage.strict_json import finite
 from levada.run.summary import Summary
@@ -195,7 +195,7 @@ class TensorBoard:
     """Event files for ``tensorboard --logdir``, written without torch and without tensorflow.
 
     Tensorboard's EventFileWriter is not used, because it would import tensorflow if that is installed, and report a full disk in
-    another thread; nor its RecordWriter, whose checksums take longer than all else.
+    another thread; nor its RecordWriter, which computes checksums in Python.
     """
 
     def __init__(
