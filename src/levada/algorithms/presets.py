@@ -21,6 +21,17 @@ _ATARI: Mapping[str, Any] = {
     "max_lag": 1,
 }
 
+_ATARI_GAMES = (
+    "ALE/BeamRider-v5",
+    "ALE/Boxing-v5",
+    "ALE/Breakout-v5",
+    "ALE/MsPacman-v5",
+    "ALE/Pong-v5",
+    "ALE/Qbert-v5",
+    "ALE/Seaquest-v5",
+    "ALE/SpaceInvaders-v5",
+)
+
 _TABULAR_DQN: Mapping[str, Any] = {
     "hidden_sizes": (),
     "learning_rate": 0.05,
@@ -39,6 +50,19 @@ _MUJOCO: Mapping[str, Any] = {
     "normalize_obs": True,
     "normalize_reward": True,
 }
+
+_MUJOCO_TASKS = (
+    "Ant-v5",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Humanoid-v5",
+    "HumanoidStandup-v5",
+    "InvertedDoublePendulum-v5",
+    "InvertedPendulum-v5",
+    "Pusher-v5",
+    "Reacher-v5",
+    "Walker2d-v5",
+)
 
 _SPEAKER = "pettingzoo:mpe2.simple_speaker_listener_v4"
 _SPREAD, _FORAGING = "pettingzoo:mpe2.simple_spread_v3", "gymnasium:lbforaging:Foraging-8x8-2p-2f-coop-v3"
@@ -296,15 +320,20 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "discount": 0.9,
             "normalize_reward": True,
         },
-        "HalfCheetah-v5": _MUJOCO,
-        "Hopper-v5": _MUJOCO,
-        "InvertedDoublePendulum-v5": _MUJOCO,
-        "InvertedPendulum-v5": _MUJOCO,
-        "Pusher-v5": _MUJOCO,
-        "Reacher-v5": _MUJOCO,
-        "Walker2d-v5": _MUJOCO,
-        "ALE/Boxing-v5": _ATARI,
-        "ALE/Pong-v5": _ATARI,
+        **dict.fromkeys(_MUJOCO_TASKS, _MUJOCO),
+        "Swimmer-v5": {**_MUJOCO, "discount": 0.9999},
+        "BipedalWalker-v3": {
+            "num_envs": 16,
+            "num_steps": 256,
+            "num_epochs": 10,
+            "minibatch_size": 128,
+            "learning_rate": 3e-4,
+            "anneal_steps": 2_000_000,
+            "discount": 0.999,
+            "normalize_obs": True,
+            "normalize_reward": True,
+        },
+        **dict.fromkeys(_ATARI_GAMES, _ATARI),
         "LunarLander-v3": {
             "num_envs": 16,
             "num_steps": 128,

@@ -3,7 +3,7 @@
     data        Frames, SpaceError: nested observations, frame stacks, running statistics
     compute     devices, threads, seeds, tracing
     envs        Task, EnvError: environments of one kind, stepped together
-    policies    Policy, networks (MLP, NatureCNN, MultiInput, RecurrentNet), Critic, CategoricalValues, QuantileValues
+    policies    Policy, networks (MLP, NatureCNN, SmallCNN, MultiInput, RecurrentNet), Critic, CategoricalValues, QuantileValues
     replay      Transitions, concatenate: rows, and the tables that store them
     acting      Actor, Sampler (in a DoubleBufferedSampler) -> Rollout; StepSampler (EpsilonGreedy, GaussianNoise, PolicySampling)
                 -> NStep or Sequences; TrainedPolicy, Evaluation
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from levada.rl.policies.networks import MLP as MLP
     from levada.rl.policies.networks import MultiInput as MultiInput
     from levada.rl.policies.networks import NatureCNN as NatureCNN
+    from levada.rl.policies.networks import SmallCNN as SmallCNN
     from levada.rl.policies.networks import ValueMLP as ValueMLP
     from levada.rl.policies.networks import default_network as default_network
     from levada.rl.policies.policy import Policy as Policy
@@ -81,6 +82,7 @@ _HOME = {
     "MultiInput": "levada.rl.policies.networks",
     "NStep": "levada.rl.acting.step_sampler",
     "NatureCNN": "levada.rl.policies.networks",
+    "SmallCNN": "levada.rl.policies.networks",
     "Networks": "levada.rl.learning.loss",
     "NonFiniteError": "levada.rl.learning.training",
     "Policy": "levada.rl.policies.policy",

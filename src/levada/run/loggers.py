@@ -29,8 +29,8 @@ import msgspec
 
 from levada.flow.errors import LevadaError
 from levada.run.active import ActiveRun
-from levada.run.storage.records import record
 from levada.run.storage.files import open_file, write_atomic
+from levada.run.storage.records import record
 from levada.run.storage.strict_json import finite
 from levada.run.summary import Summary
 

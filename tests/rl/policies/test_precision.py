@@ -22,10 +22,15 @@ from levada.rl.acting.actor import Actor
 from levada.rl.data.spaces import allocate, map_nest
 from levada.rl.envs.task import Task
 from levada.rl.policies import precision
+from levada.rl.policies.networks import NatureCNN
 from levada.rl.policies.policy import ModelError, Policy
 from levada.rl.policies.recurrent import RecurrentNet
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+
+class Own(NatureCNN):
+    """A custom network."""
 
 
 def policy(**options: Any) -> Policy:
@@ -76,7 +81,9 @@ def test_parameters_stay_float32() -> None:
         (spaces.Dict({"image": IMAGES, "speed": spaces.Box(-1.0, 1.0, (2,))}), True, {}, "bfloat16"),
         (spaces.Box(-1.0, 1.0, (4,)), True, {}, "float32"),
         (IMAGES, True, {"rnn_type": "lstm"}, "float32"),
-        (IMAGES, True, {"network": "levada.rl.policies.networks:NatureCNN"}, "float32"),
+        (IMAGES, True, {"network": "levada.rl:NatureCNN"}, "bfloat16"),
+        (IMAGES, True, {"network": "levada.rl:SmallCNN"}, "bfloat16"),
+        (IMAGES, True, {"network": Own}, "float32"),
         (IMAGES, True, {"precision": "float32"}, "float32"),
         (IMAGES, False, {"precision": "bfloat16"}, "bfloat16"),
     ],

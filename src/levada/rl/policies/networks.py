@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
 from gymnasium import Space, spaces
@@ -44,6 +44,12 @@ TensorNest: TypeAlias = "Tensor | dict[str, TensorNest] | tuple[TensorNest, ...]
 ValuePer: TypeAlias = Literal["agent", "state"]
 FeaturesExtractor: TypeAlias = Callable[[Space[Any]], nn.Module]
 """Called with an observation space; makes a module from observations ``[N, ...]`` to features ``[N, F]``."""
+
+
+ConvLayers: TypeAlias = Sequence[tuple[int, int, int]]
+"""Filters, kernel and stride of each convolution."""
+
+_SMALL_IMAGES: ConvLayers = ((32, 3, 1), (64, 3, 2), (64, 3, 2))
 
 
 def default_network(
@@ -85,13 +91,13 @@ def value_network(
 
 
 def is_default(network: Callable[..., Any] | None) -> bool:
-    """Whether a network is one of these defaults, with an encoder of levada's.
+    """Whether a network is one of these defaults, with an encoder of levada's, or a CNN of levada's.
 
-    >>> is_default(None), is_default(partial(ActorMLP, hidden_sizes=(8,))), is_default(MLP)
-    (True, True, False)
+    >>> is_default(None), is_default(partial(ActorMLP, hidden_sizes=(8,))), is_default(SmallCNN), is_default(MLP)
+    (True, True, True, False)
     """
     if not isinstance(network, partial):
-        return network is None
+        return network in (None, NatureCNN, SmallCNN)
     known = (default_network, value_network, ActorMLP, CentralizedNet)
     return network.func in known and "features_extractor" not in network.keywords
 
@@ -209,16 +215,32 @@ class NatureCNN(nn.Module):
     (torch.Size([2, 6]), torch.Size([2]))
     """
 
+    LAYERS: ClassVar[ConvLayers] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+    """Filters, kernel and stride of each convolution of large images."""
+    SIZE: ClassVar[int] = 512
+    """Number of features."""
+
     def __init__(self, observation_space: Space[Any], num_params: int) -> None:
         super().__init__()
-        self.image: Images = Images(observation_space, 512)
-        self.policy: nn.Linear = linear(512, num_params, gain=0.01)
-        self.value: nn.Linear = linear(512, 1, gain=1.0)
+        self.image: Images = Images(observation_space, self.SIZE, self.LAYERS)
+        self.policy: nn.Linear = linear(self.SIZE, num_params, gain=0.01)
+        self.value: nn.Linear = linear(self.SIZE, 1, gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return parameters ``[N, num_params]`` and values ``[N]``."""
         features = self.image(obs)
         return self.policy(features), self.value(features).squeeze(-1)
+
+
+class SmallCNN(NatureCNN):
+    """Two convolutional layers on a large image, which take a third of the time of those of `NatureCNN`.
+
+    Source: Mnih et al. 2013 (Playing Atari with deep reinforcement learning, arXiv 1312.5602), section 4.1. A3C has the same
+    layers (arXiv 1602.01783).
+    """
+
+    LAYERS: ClassVar[ConvLayers] = ((16, 8, 4), (32, 4, 2))
+    SIZE: ClassVar[int] = 256
 
 
 class MultiInput(nn.Module):
@@ -355,7 +377,7 @@ class Encoders(nn.ModuleList):
         self.size = 0
         for leaf in named.values():
             if is_image(leaf):
-                self.append(Images(leaf, 512))
+                self.append(Images(leaf, NatureCNN.SIZE, NatureCNN.LAYERS))
                 self.size += 512
                 continue
             vector = Vector(leaf)
@@ -403,7 +425,7 @@ class Images(nn.Module):
     in_bfloat16 = False
     """Whether large images are computed in bfloat16; set by the policy."""
 
-    def __init__(self, space: Space[Any], size: int) -> None:
+    def __init__(self, space: Space[Any], size: int, layers_if_large: ConvLayers) -> None:
         super().__init__()
         if not isinstance(space, spaces.Box) or not is_image(space):
             msg = f"{space} is no image, expected a uint8 or bool Box of three or four dimensions; did you want MLP?"
@@ -414,12 +436,9 @@ class Images(nn.Module):
         height, width = image_sides(space)
         channels = math.prod(stack) * (last if self._channel_last else first)
         self._is_large = is_large_image(space)
-        if self._is_large:
-            layers = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
-        else:
-            layers = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))
+        layers, padding = (layers_if_large, 0) if self._is_large else (_SMALL_IMAGES, 1)
         modules: list[nn.Module] = []
-        for out, kernel, stride, padding in layers:
+        for out, kernel, stride in layers:
             convolution = nn.Conv2d(channels, out, kernel, stride, padding)
             _initialize(convolution, math.sqrt(2.0))
             modules += [convolution, nn.ReLU()]
