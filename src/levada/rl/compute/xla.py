@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from levada.rl.compute.code_cache import code_cache
+
 __all__ = ["as_jax", "missing_for_xla", "prepare_jax"]
 
 _PACKAGES = ("jax", "torchax")
@@ -28,17 +30,29 @@ def missing_for_xla() -> str | None:
     return next((name for name in _PACKAGES if importlib.util.find_spec(name) is None), None)
 
 
+_CACHE_BYTES = 1 << 30
+_CACHED_S = 0.1
+"""What takes less time to compile is not cached."""
+
+
 def prepare_jax() -> None:
     """Have JAX compute with one thread, unless it is set up already: workers share the cores among themselves, and the order of
-    a sum must not depend on the number of threads. Call it before JAX computes anything.
+    a sum must not depend on the number of threads. Compiled code is kept for other workers and later runs. Call it before JAX
+    computes anything.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     wanted = {"--xla_cpu_multi_thread_eigen": "false", "intra_op_parallelism_threads": "1"}
     missing = [f"{name}={value}" for name, value in wanted.items() if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
     # the calls of a worker follow each other, so other threads would only be waited for; NPROC is the size of XLA's own pool
-    os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")
     os.environ.setdefault("NPROC", "1")
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # no variable of the environment sets it
+    if jax.config.jax_compilation_cache_dir is None and (cache := code_cache("xla")) is not None:
+        jax.config.update("jax_compilation_cache_max_size", _CACHE_BYTES)  # also has workers write in turn
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _CACHED_S)
+        jax.config.update("jax_compilation_cache_dir", str(cache))
 
 
 def as_jax(function: Callable[..., Any]) -> Callable[..., Any]:
