@@ -76,7 +76,7 @@ def test_it_is_the_same_in_every_deployment(make, goal):
     expected, saved, part = at_end(make(), Inline(), goal)
     assert part == ("steps" if goal is STEPS else "updates")
     assert saved.is_exact
-    for place in OTHERS:
+    for place in OTHERS if make is two_trainers else OTHERS[::2]:
         assert at_end(make(), place, goal)[0] == expected, place
 
 
