@@ -14,11 +14,10 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import cache, wraps
+from pathlib import Path
 from typing import Any
 
 import torch
-
-from levada.rl.compute.code_cache import code_cache
 
 __all__ = ["as_jax", "missing_for_xla", "prepare_jax"]
 
@@ -49,10 +48,20 @@ def prepare_jax() -> None:
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # no variable of the environment sets it
-    if jax.config.jax_compilation_cache_dir is None and (cache := code_cache("xla")) is not None:
+    if jax.config.jax_compilation_cache_dir is None and (cache := _cache()) is not None:
         jax.config.update("jax_compilation_cache_max_size", _CACHE_BYTES)  # also has workers write in turn
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _CACHED_S)
         jax.config.update("jax_compilation_cache_dir", str(cache))
+
+
+def _cache() -> Path | None:
+    """Return the directory for compiled code, made if necessary; None: it cannot be made."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "levada", "xla")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that is missing or cannot be written; compiling works without
+        return None
+    return folder
 
 
 def as_jax(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from itertools import accumulate
+from pathlib import Path
 from threading import Lock
 from types import FunctionType
 from typing import Any, Literal, NamedTuple
@@ -26,7 +27,6 @@ import torch
 from torch import Tensor, nn
 
 from levada.flow.patience import taking_long
-from levada.rl.compute.code_cache import code_cache
 from levada.rl.compute.device import as_graph
 from levada.rl.compute.functional import Net
 from levada.rl.compute.torch_private import RECORDING, has
@@ -314,8 +314,8 @@ def num_weights(module: nn.Module) -> int:
 
 def compile_whole(function: Callable[..., Any]) -> Callable[..., Any]:
     """Fuse the whole function with TorchInductor. The compiled code is cached on disk and reused by later runs."""
-    if (cache := code_cache("inductor")) is not None:
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "levada" / "inductor"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     # torch limits how often a code object is compiled: each function has its own, and its compiled code is freed with it
     own = FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
     compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=False)
