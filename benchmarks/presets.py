@@ -25,12 +25,12 @@ from levada.run.storage.directory import RunDirectory
 from levada.run.summary import Summary
 
 _MUJOCO: Final = (
-    "Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "InvertedPendulum", "Pusher",
-    "Reacher", "Swimmer", "Walker2d",
+    "Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Pusher-v5",
+    "Reacher-v5", "Swimmer-v5", "Walker2d-v5",
 )  # fmt: skip
 _ATARI: Final = ("BeamRider", "Boxing", "Breakout", "MsPacman", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
 NUM_ENV_STEPS: Final = {
-    **{f"ppo:{name}-v5": 1_000_000 for name in _MUJOCO},
+    **{f"ppo:{name}": 1_000_000 for name in _MUJOCO},
     "ppo:BipedalWalker-v3": 2_000_000,
     "ppo:CarRacing-v3": 500_000,
     **{f"ppo:ALE/{name}-v5": 2_000_000 for name in _ATARI},
