@@ -25,14 +25,13 @@ from levada.run.storage.directory import RunDirectory
 from levada.run.summary import Summary
 
 _MUJOCO: Final = (
-    "Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Pusher-v5",
-    "Reacher-v5", "Swimmer-v5", "Walker2d-v5",
+    "Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "InvertedDoublePendulum-v5",
+    "InvertedPendulum-v5", "Pusher-v5", "Reacher-v5", "Swimmer-v5", "Walker2d-v5",
 )  # fmt: skip
 _ATARI: Final = ("BeamRider", "Boxing", "Breakout", "MsPacman", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
 NUM_ENV_STEPS: Final = {
     **{f"ppo:{name}": 1_000_000 for name in _MUJOCO},
     "ppo:BipedalWalker-v3": 2_000_000,
-    "ppo:CarRacing-v3": 500_000,
     **{f"ppo:ALE/{name}-v5": 2_000_000 for name in _ATARI},
     **{f"sac:{name}-v5": 300_000 for name in ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Walker2d")},
 }
