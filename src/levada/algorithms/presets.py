@@ -1,7 +1,7 @@
-"""Presets: tested settings by algorithm and environment, as differences from the algorithm's defaults.
+"""Presets: settings by algorithm and environment, as differences from the algorithm's defaults.
 
 The command line and arguments take precedence over a preset; config.json records the origin of each value. docs/results.md
-lists the result of each preset.
+lists the results of the presets that were measured.
 """
 
 from __future__ import annotations
