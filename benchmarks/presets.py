@@ -1,12 +1,13 @@
 """The returns that presets reach: runs of `levada train`, and a table.
 
-    python benchmarks/presets.py                        # all of them: days of one core
+    python benchmarks/presets.py                        # all of them, for days
     python benchmarks/presets.py ppo:Ant-v5 sac         # a task, and all tasks of an algorithm
     python benchmarks/presets.py ppo --num-parallel 2   # two runs at a time, each with one thread
     python benchmarks/presets.py --no-train             # the table of what is finished
 
-The same command again continues what was interrupted. A return is the mean of the last 100 episodes of training, with sampled
-actions. Seconds are of time that passed, start-up included, and what else ran then counts.
+A run ends where the preset's learning rate has decayed to zero; presets without such a decay are left out. The same command again
+continues what was interrupted. A return is the mean of the last 100 episodes of training. Seconds are of time that passed, so
+other programs on the machine count.
 """
 
 from __future__ import annotations
@@ -14,26 +15,23 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+from levada.algorithms.presets import PRESETS
 from levada.flow.errors import LevadaError
 from levada.run.storage.directory import RunDirectory
 from levada.run.summary import Summary
 
-_MUJOCO: Final = (
-    "Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "InvertedDoublePendulum-v5",
-    "InvertedPendulum-v5", "Pusher-v5", "Reacher-v5", "Swimmer-v5", "Walker2d-v5",
-)  # fmt: skip
-_ATARI: Final = ("BeamRider", "Boxing", "Breakout", "MsPacman", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
-NUM_ENV_STEPS: Final = {
-    **{f"ppo:{name}": 1_000_000 for name in _MUJOCO},
-    "ppo:BipedalWalker-v3": 2_000_000,
-    **{f"ppo:ALE/{name}-v5": 2_000_000 for name in _ATARI},
-    "sac:HalfCheetah-v5": 300_000,
+NUM_ENV_STEPS: Final[Mapping[str, int]] = {
+    f"{algorithm}:{env}": fields["anneal_steps"]
+    for algorithm, presets in PRESETS.items()
+    for env, fields in presets.items()
+    if "anneal_steps" in fields
 }
 """Algorithm and task -> length of a run."""
 

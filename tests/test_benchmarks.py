@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from benchmarks import growth
+from benchmarks import growth, presets
 from benchmarks._growth.axis import Curve, Side, curves, take_turns
 from benchmarks._scaling.nodes import tables
 from benchmarks.compare.jobs import BENCHMARKS, Plan, make_jobs
@@ -94,3 +94,17 @@ def test_growth_is_the_largest_ratio_to_any_smaller_size() -> None:
     assert ([point.growth for point in plain.points], plain.is_flat) == ([1.0, 0.25, 1.5], False)
     assert from_ten.is_flat
     assert ([point.to_limit for point in limited.points], limited.growth) == ([2.0, 2.0, 3.0], 1.5)
+
+
+def test_presets_have_a_row_once_they_are_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "ppo:FrozenLake8x8-v1"
+    short = presets.Run(name, tmp_path / "ppo-FrozenLake8x8-v1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(presets, "NUM_ENV_STEPS", {name: 4096})
+        assert not short.summaries()
+        assert short.train("1", 1) == 0
+        assert presets.main([name, "--no-train", "--out", str(tmp_path)]) == 0
+    assert "4,096" in capsys.readouterr().out
+    assert not short.summaries(), "the run is shorter than the preset's"
+    with pytest.raises(SystemExit):
+        presets.main(["ppo:Nothing-v0"])

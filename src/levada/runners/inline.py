@@ -156,8 +156,7 @@ class InlineRun(FlowRun):
             else:
                 due = self._ready[0] if self._ready else self.transport.worker.host.most_urgent
             if due is None:
-                msg = "\n  ".join([f"flow {self.flow.name!r} cannot go on:", *self._hub.waiting()])
-                raise StuckError(msg)
+                raise StuckError("\n  ".join([f"flow {self.flow.name!r} cannot go on:", *self._hub.waiting()]))
             if isinstance(due, Firing):
                 if self._breakpoints and any(node == due.node and when(due) for node, when in self._breakpoints):
                     breakpoint()
@@ -173,7 +172,8 @@ class InlineRun(FlowRun):
     def _keep_state_before(self, firing: Firing) -> None:
         """Keep the state of a shard before its next ticket: a save may come while what that makes is not used yet."""
         if (found := self.transport.worker.host.state_before(firing)) is not None:
-            self._shards[firing.node, firing.shard or 0].history.add(*found)
+            assert firing.shard is not None
+            self._shards[firing.node, firing.shard].history.add(*found)
 
     def _complete_histories(self, snapshot: Snapshot) -> None:
         """Ask shards for the states that were not kept: those after the last ticket of each."""

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("jax")
+
 PROGRAM = """
-import os, time
 from levada.rl.compute.xla import prepare_jax
 prepare_jax()
 import jax, jax.numpy as jnp

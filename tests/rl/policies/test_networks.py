@@ -12,7 +12,7 @@ from torch import nn
 
 from levada.rl.data.spaces import SpaceError, allocate, map_nest
 from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, Vector, dense_layers
-from levada.rl.policies.networks import MLP, MultiInput, NatureCNN, default_network
+from levada.rl.policies.networks import MLP, MultiInput, NatureCNN, SmallCNN, default_network
 
 torch.set_num_threads(1)
 
@@ -188,3 +188,12 @@ def test_a_stack_of_images_is_one_image_with_all_their_channels() -> None:
     obs = torch.randint(0, 256, (5, 4, 12, 13, 3), dtype=torch.uint8)
     channels = torch.cat([obs[:, frame, ..., channel, None] for frame in range(4) for channel in range(3)], dim=-1)
     torch.testing.assert_close(stacked(obs)[0], flat(channels.movedim(-1, 1))[0])
+
+
+@pytest.mark.parametrize(("side", "num_features"), [(84, 32 * 9 * 9), (12, 64 * 3 * 3)])
+def test_the_small_network_has_two_convolutions_of_large_images(side, num_features):
+    network = SmallCNN(image(4, side, side), 6)
+    params, value = network(torch.zeros(2, 4, side, side, dtype=torch.uint8))
+    assert (params.shape, value.shape) == ((2, 6), (2,))
+    assert network.image.layers[-2].weight.shape == (256, num_features)
+    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in network.image.layers) == (2 if side == 84 else 3)

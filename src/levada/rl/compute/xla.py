@@ -22,16 +22,14 @@ import torch
 __all__ = ["as_jax", "missing_for_xla", "prepare_jax"]
 
 _PACKAGES = ("jax", "torchax")
+_CACHE_BYTES = 1 << 30
+_CACHED_S = 0.1
+"""Shortest time to compile for which the code is kept."""
 
 
 def missing_for_xla() -> str | None:
     """Return the name of a package that is not installed, or None."""
     return next((name for name in _PACKAGES if importlib.util.find_spec(name) is None), None)
-
-
-_CACHE_BYTES = 1 << 30
-_CACHED_S = 0.1
-"""What takes less time to compile is not cached."""
 
 
 def prepare_jax() -> None:

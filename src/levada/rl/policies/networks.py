@@ -233,7 +233,9 @@ class NatureCNN(nn.Module):
 
 
 class SmallCNN(NatureCNN):
-    """Two convolutional layers on a large image, which take a third of the time of those of `NatureCNN`.
+    """Two convolutional layers on an image, with a third of the multiplications of `NatureCNN`.
+
+    Images smaller than 36 x 36 go through the layers of `NatureCNN`, to half as many features.
 
     Source: Mnih et al. 2013 (Playing Atari with deep reinforcement learning, arXiv 1312.5602), section 4.1. A3C has the same
     layers (arXiv 1602.01783).
