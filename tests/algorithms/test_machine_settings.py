@@ -17,7 +17,7 @@ from levada.algorithms.recurrent_sac import RecurrentSAC
 from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
 from levada.rl.policies import precision
-from levada.rl.policies.networks import Images
+from levada.rl.policies.images import Images
 
 QUICK: dict[str, Any] = {
     "num_envs": 2, "num_steps": 4, "learning_starts": 20, "batch_size": 8, "num_gradient_steps": 2, "samples_per_insert": 4.0,

@@ -95,10 +95,12 @@ def test_an_image_means_the_same_with_its_channels_first_or_last(size: int) -> N
 
 def test_images_are_scaled_to_one() -> None:
     network = NatureCNN(image(12, 12, 3), 2)
+    first = network.image.layers[0]
     seen: list[torch.Tensor] = []
-    network.image.layers.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    first.register_forward_hook(lambda _, args, made: seen.append(made))
     network(torch.full((1, 12, 12, 3), 255, dtype=torch.uint8))
-    torch.testing.assert_close(seen[0], torch.ones(1, 3, 12, 12))
+    expected = torch.nn.functional.conv2d(torch.ones(1, 3, 12, 12), first.weight, first.bias, padding=1)
+    torch.testing.assert_close(seen[0], expected)
 
 
 def test_the_keys_of_an_observation_may_come_in_any_order() -> None:

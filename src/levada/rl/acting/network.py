@@ -23,6 +23,7 @@ from levada.rl.compute.device import Sender, find_device
 from levada.rl.compute.threads import use_threads
 from levada.rl.data.normalize import moments_key, normalized_leaves
 from levada.rl.data.spaces import STATE, Array, Nest, leaf_spaces, leaves, map_nest
+from levada.rl.policies.images import Images
 from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, NumpyLayers, Vector
 from levada.rl.policies.module import NORMALIZED_LIMIT, VARIANCE_FLOOR, PolicyModule, state_size_of
 from levada.rl.policies.policy import Policy, Weights
@@ -215,13 +216,22 @@ def _run(stack: Stack, inputs: Inputs, seen: Sequence[Array]) -> Array:
 
 
 class _TorchNetwork:
-    """Any network, computed by its module. Weights are copied into the module's memory."""
+    """Any network, computed by its module. Weights are copied into the module's memory, and from there into the module where that
+    has another device or dtype.
+    """
 
     def __init__(self, module: PolicyModule) -> None:
         device = find_device(module.policy.device)
         self._here = {name: tensor.detach() for name, tensor in _tensors(module).items()}
         self._module = module.requires_grad_(False).to(device)
-        self._there = {} if device.type == "cpu" else _tensors(self._module)
+        for part in self._module.modules():
+            if isinstance(part, Images):
+                part.store_in_compute_dtype()
+        self._there = {
+            name: tensor
+            for name, tensor in _tensors(self._module).items()
+            if (tensor.device, tensor.dtype) != (self._here[name].device, self._here[name].dtype)
+        }
         self._sender = Sender(device)
 
     def load(self, weights: Weights) -> None:

@@ -1,4 +1,4 @@
-"""Description of a network of plain layers, which lets samplers compute it in NumPy.
+"""Layers: how they are initialized, and the description of a network of plain ones, which lets samplers compute it in NumPy.
 
 >>> class Tiny(nn.Module):
 ...     def __init__(self) -> None:
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from levada.rl.data.images import image_scale
 from levada.rl.data.spaces import Array, SpaceError
+from levada.rl.policies.size import check_layer
 
 Activation: TypeAlias = Literal["tanh", "relu", "elu", "gelu", "silu"]
 ACTIVATIONS: dict[Activation, type[nn.Module]] = {
@@ -196,3 +197,23 @@ class Vector(nn.Module):
             np.multiply(flat, np.float32(self.scale), out=out)
         else:
             np.copyto(out, flat, casting="unsafe")
+
+
+def linear(size: int, out: int, gain: float) -> nn.Linear:
+    """Make a linear layer with orthogonal weights of this gain and zero biases.
+
+    >>> layer = linear(4, 2, gain=1.0)
+    >>> layer.weight.shape, bool((layer.bias == 0).all())
+    (torch.Size([2, 4]), True)
+    """
+    check_layer(size, out)
+    layer = nn.Linear(size, out)
+    initialize(layer, gain)
+    return layer
+
+
+def initialize(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
+    """Initialize a layer with orthogonal weights of this gain and zero biases."""
+    nn.init.orthogonal_(layer.weight, gain)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from levada.flow.mistakes import raised_text
 from levada.rl.data.normalize import moments_key, normalized_leaves
 from levada.rl.data.spaces import ACTION_MASK, OBS, Array, allocate, has_action_mask, map_nest, named_leaves
-from levada.rl.policies.networks import Images, TensorNest
+from levada.rl.policies.images import Images
+from levada.rl.policies.networks import TensorNest
 from levada.rl.policies.recurrent import Recurrent
 from levada.rl.policies.user_networks import ModelError
 

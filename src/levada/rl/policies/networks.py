@@ -34,22 +34,16 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from levada.rl.data.images import image_scale, image_sides, is_image, is_large_image
+from levada.rl.data.images import is_image
 from levada.rl.data.spaces import OBS, STATE, Array, SpaceError, has_state, leaf_spaces, named_leaves
-from levada.rl.policies.layers import ACTIVATIONS, Activation, Dense, NumpyLayers, Vector, dense_layers
-from levada.rl.policies.size import check_layer
+from levada.rl.policies.images import ConvLayers, Images
+from levada.rl.policies.layers import ACTIVATIONS, Activation, Dense, NumpyLayers, Vector, dense_layers, linear
 from levada.rl.policies.user_networks import make_features
 
 TensorNest: TypeAlias = "Tensor | dict[str, TensorNest] | tuple[TensorNest, ...]"
 ValuePer: TypeAlias = Literal["agent", "state"]
 FeaturesExtractor: TypeAlias = Callable[[Space[Any]], nn.Module]
 """Called with an observation space; makes a module from observations ``[N, ...]`` to features ``[N, F]``."""
-
-
-ConvLayers: TypeAlias = Sequence[tuple[int, int, int]]
-"""Filters, kernel and stride of each convolution."""
-
-_SMALL_IMAGES: ConvLayers = ((32, 3, 1), (64, 3, 2), (64, 3, 2))
 
 
 def default_network(
@@ -421,50 +415,6 @@ def _is_vector(space: Space[Any]) -> bool:
     return not (isinstance(space, spaces.Dict | spaces.Tuple) or is_image(space))
 
 
-class Images(nn.Module):
-    """Convolutional layers on images, followed by a linear layer. The output is float32 regardless of the compute dtype."""
-
-    in_bfloat16 = False
-    """Whether large images are computed in bfloat16; set by the policy."""
-
-    def __init__(self, space: Space[Any], size: int, layers_if_large: ConvLayers) -> None:
-        super().__init__()
-        if not isinstance(space, spaces.Box) or not is_image(space):
-            msg = f"{space} is no image, expected a uint8 or bool Box of three or four dimensions; did you want MLP?"
-            raise SpaceError(msg)
-        self.scale: float = image_scale(space)
-        *stack, first, _, last = space.shape
-        self._channel_last = last <= first
-        height, width = image_sides(space)
-        channels = math.prod(stack) * (last if self._channel_last else first)
-        self._is_large = is_large_image(space)
-        layers, padding = (layers_if_large, 0) if self._is_large else (_SMALL_IMAGES, 1)
-        modules: list[nn.Module] = []
-        for out, kernel, stride in layers:
-            convolution = nn.Conv2d(channels, out, kernel, stride, padding)
-            _initialize(convolution, math.sqrt(2.0))
-            modules += [convolution, nn.ReLU()]
-            height, width = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
-            channels = out
-        modules += [nn.Flatten(), linear(channels * height * width, size, gain=math.sqrt(2.0)), nn.ReLU()]
-        self.layers: nn.Sequential = nn.Sequential(*modules)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return features ``[N, size]``."""
-        image = (obs.movedim(-1, -3) if self._channel_last else obs).flatten(1, -3)
-        is_half = self._is_large and self.in_bfloat16
-        # Channels last: gradients of large images take 0.6 to 0.8 of the time, as does everything in bfloat16. Acting in
-        # float32 takes as long or longer.
-        if self._is_large and (is_half or torch.is_grad_enabled()):
-            image = image.contiguous(memory_format=torch.channels_last)
-        if not is_half:
-            features: Tensor = self.layers(image.to(torch.float32) * self.scale)
-            return features
-        with torch.autocast(obs.device.type, torch.bfloat16):
-            features = self.layers(image.to(torch.bfloat16) * self.scale)
-        return features.float()
-
-
 def _hidden_layers(size: int, hidden_sizes: Sequence[int], activation: Activation) -> Iterator[nn.Module]:
     for width_before, width in pairwise([size, *hidden_sizes]):
         yield linear(width_before, width, gain=math.sqrt(2.0))
@@ -473,17 +423,3 @@ def _hidden_layers(size: int, hidden_sizes: Sequence[int], activation: Activatio
 
 def _stack(size: int, hidden_sizes: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
     return nn.Sequential(*_hidden_layers(size, hidden_sizes, activation), linear([size, *hidden_sizes][-1], out, gain))
-
-
-def linear(size: int, out: int, gain: float) -> nn.Linear:
-    """Make a linear layer with orthogonal weights of this gain and zero biases."""
-    check_layer(size, out)
-    layer = nn.Linear(size, out)
-    _initialize(layer, gain)
-    return layer
-
-
-def _initialize(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
-    nn.init.orthogonal_(layer.weight, gain)
-    assert layer.bias is not None
-    nn.init.zeros_(layer.bias)

@@ -23,8 +23,8 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from levada.rl.data.spaces import leaves, map_nest
-from levada.rl.policies.layers import Activation
-from levada.rl.policies.networks import FeaturesExtractor, TensorNest, linear, make_encoder
+from levada.rl.policies.layers import Activation, linear
+from levada.rl.policies.networks import FeaturesExtractor, TensorNest, make_encoder
 from levada.rl.policies.size import check_memory_cell
 
 __all__ = ["GRU", "LSTM", "Recurrent", "RecurrentNet", "spaces"]
