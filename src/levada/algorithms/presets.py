@@ -11,14 +11,14 @@ from typing import Any
 
 _ATARI: Mapping[str, Any] = {
     "shards": 2,
-    "num_envs": 16,
-    "num_steps": 32,
+    "num_envs": 8,
+    "num_steps": 64,
     "num_epochs": 3,
     "minibatch_size": 256,
-    "learning_rate": 5e-4,
-    "anneal_steps": 3_000_000,
+    "learning_rate": 1e-3,
+    "anneal_steps": 2_500_000,
     "entropy_coef": 0.01,
-    "max_lag": 1,
+    "network": "levada.rl:SmallCNN",
 }
 
 _ATARI_GAMES = (
