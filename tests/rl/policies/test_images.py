@@ -73,6 +73,10 @@ def test_memory_may_begin_and_lie_anywhere() -> None:
         torch.testing.assert_close(layer(pixels), expected_of(layer, pixels))
 
 
+def test_there_may_be_no_image() -> None:
+    assert PixelConv2d(4, 8, 8, 4)(pixels_of(0, 4, 84, 84)).shape == (0, 8, 20, 20)
+
+
 def test_in_bfloat16_pixels_are_exact_and_only_weights_are_rounded() -> None:
     layer = PixelConv2d(4, 16, 8, 4, scale=1 / 255)
     pixels = pixels_of(3, 4, 84, 84)

@@ -1,9 +1,10 @@
-"""Convolutions of images: layers on pixels as they come, uint8.
+"""Convolutions of images.
 
-In a minibatch of 84 x 84 images, the conversion of pixels can take longer than the layers behind it. Pixels are therefore not
-scaled, but the weights that they are multiplied by are: 0 to 255 are exact in bfloat16, too. And where a convolution moves by as
-many pixels as four bytes hold, blocks of 4 x 4 pixels become the channels of a smaller image (Shi et al. 2016, arXiv 1609.05158),
-whose convolution has the same products: four bytes at a time are moved, and matrix units have 64 channels in place of 4.
+In a minibatch of 84 x 84 images, scaling pixels and arranging them for the first convolution can take longer than the layers
+after it. Two measures avoid that. The weights are scaled instead of the pixels, which are exact in bfloat16 from 0 to 255. And for
+a convolution with a stride of 4, each block of 4 x 4 pixels becomes the channels of one pixel in a smaller image (Shi et al. 2016,
+arXiv 1609.05158). The convolution of that image has the same products; its rows are copied four bytes at a time, and it has 64
+channels in place of 4, which suits the matrix units of processors.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class PixelConv2d(nn.Conv2d):
 
 
 def _has_whole_words(pixels: Tensor) -> bool:
-    """Whether rows of pixels are integers of four bytes each. Only plain tensors of the processor are."""
+    """Whether rows of pixels can be read as words of four bytes."""
     return (
         type(pixels) is Tensor
         and pixels.dtype == torch.uint8
@@ -141,7 +142,7 @@ def _has_whole_words(pixels: Tensor) -> bool:
     )
 
 
-# Through an operator that PyTorch knows, since the recording of an update does not take tensors apart into words.
+# An operator of its own: the recording of an update (levada.rl.compute.tracing) has no view of bytes as words.
 _LIBRARY: Final = torch.library.Library("levada", "FRAGMENT")
 _LIBRARY.define("blocks(Tensor pixels, int rows, int columns) -> Tensor")
 
@@ -151,7 +152,7 @@ def _blocks(pixels: Tensor, rows: int, columns: int) -> Tensor:
     num_images, channels = words.shape[:2]
     split = words.reshape(num_images, channels, rows, _SIDE, columns)
     made = np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3))  # NumPy takes two thirds of PyTorch's time
-    return torch.from_numpy(made.view(np.uint8).reshape(num_images, rows, columns, -1))
+    return torch.from_numpy(made.view(np.uint8).reshape(num_images, rows, columns, channels * _SIDE * _SIDE))
 
 
 _LIBRARY.impl("blocks", _blocks, "CPU")
