@@ -56,12 +56,15 @@ def test_results_and_gradients_are_those_of_scaled_images(sizes: tuple[int, ...]
 def test_blocks_are_used_wherever_they_fit(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     channels, out, kernel, stride, height, width = sizes
     layer = PixelConv2d(channels, out, kernel, stride)
-    called: list[None] = []
-    monkeypatch.setattr(
-        layer, "_block_weight", lambda weight: called.append(None) or type(layer)._block_weight(layer, weight)
-    )
+    calls: list[Tensor] = []
+
+    def block_weight(weight: Tensor) -> Tensor:
+        calls.append(weight)
+        return type(layer)._block_weight(layer, weight)
+
+    monkeypatch.setattr(layer, "_block_weight", block_weight)
     layer(pixels_of(2, channels, height, width))
-    assert bool(called) == (sizes in BLOCKWISE)
+    assert bool(calls) == (sizes in BLOCKWISE)
 
 
 def test_memory_may_begin_and_lie_anywhere() -> None:
@@ -83,6 +86,7 @@ def test_in_bfloat16_pixels_are_exact_and_only_weights_are_rounded() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         made = layer(pixels)
     assert made.dtype == torch.bfloat16
+    assert layer.bias is not None
     weight = (layer.weight / 255).bfloat16().float()
     rounded = functional.conv2d(pixels.float(), weight, layer.bias.bfloat16().float(), 4)
     torch.testing.assert_close(made.float(), rounded, rtol=1e-2, atol=1e-2)

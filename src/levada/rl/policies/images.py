@@ -1,10 +1,10 @@
 """Convolutions of images.
 
-In a minibatch of 84 x 84 images, scaling pixels and arranging them for the first convolution can take longer than the layers
-after it. Two measures avoid that. The weights are scaled instead of the pixels, which are exact in bfloat16 from 0 to 255. And for
-a convolution with a stride of 4, each block of 4 x 4 pixels becomes the channels of one pixel in a smaller image (Shi et al. 2016,
-arXiv 1609.05158). The convolution of that image has the same products; its rows are copied four bytes at a time, and it has 64
-channels in place of 4, which suits the matrix units of processors.
+In a minibatch of 84 x 84 images, scaling pixels and arranging them for the first convolution can take longer than the
+layers after it. Two measures avoid that. The weights are scaled instead of the pixels, which are exact in bfloat16 from 0
+to 255. And for a convolution with a stride of 4, each block of 4 x 4 pixels becomes the channels of one pixel in a smaller
+image (Shi et al. 2016, arXiv 1609.05158). The convolution of that image has the same products; its rows are copied four
+bytes at a time, and it has 64 channels in place of 4, which suits the matrix units of processors.
 """
 
 from __future__ import annotations
