@@ -1,11 +1,19 @@
-"""Speed that the passes of MAPPO allow: the gradient steps of `compare.py mappo-spread` alone, in plain PyTorch.
+"""Speed that PyTorch and the environment allow for `compare.py mappo-spread` on one thread.
 
     python benchmarks/mappo_limit.py
 
-The loop has neither environments nor rollouts. A gradient step computes actor and critic on a minibatch of random numbers, PPO's
-loss, the gradient and its norm, and Adam, on one thread. Networks, sizes of minibatches and passes are those of
-`compare.py mappo-spread`. With a value per agent (`value_per="agent"`), the critic sees the state and the observation of each
-agent; with a value per state, as there, the agents share one.
+Two costs of an env step are measured, both in processor time: the gradient steps that learn from it, and the step of the
+environment itself.
+
+- The gradient steps are plain PyTorch: actor and critic on a minibatch of random numbers, PPO's loss, the gradient and its norm,
+  and Adam. Networks, sizes of minibatches and passes are those of `compare.py mappo-spread`. With a value per agent
+  (`value_per="agent"`), the critic sees the state and the observation of each agent; with a value per state, as there, the agents
+  share one.
+- The environment is mpe2's simple_spread_v3 with fixed actions, resets included, without PettingZoo's conversion from one agent
+  after the other to all at once, which levada skips as well.
+
+A program on one thread that does nothing else makes as many steps/s as the last column says. Only faster operations than those of
+plain PyTorch can exceed it.
 """
 
 from __future__ import annotations
@@ -19,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from mpe2 import simple_spread_v3
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -28,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.compare.multi_agent_presets import MAPPO_SPREAD
 from benchmarks.compare.presets import Preset
 from levada.algorithms.mappo import MAPPO
+from levada.rl.envs.agents.converted import adapted
 
 NUM_AGENTS: Final = 3
 NUM_ACTIONS: Final = 5
@@ -76,6 +86,18 @@ def gradient_step(hidden_sizes: tuple[int, ...], num_states: int, *, value_per_a
     return step
 
 
+def cpu_of_environment_us() -> float:
+    """Processor time of a step of the environment, in microseconds."""
+    env = adapted(simple_spread_v3.parallel_env())
+    num, start_s = 0, time.process_time()
+    while time.process_time() < start_s + DURATION_S:
+        env.reset(seed=num)
+        while env.movers:
+            env.step(dict.fromkeys(env.movers, 1))
+            num += 1
+    return (time.process_time() - start_s) / num * 1e6
+
+
 def ppo_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor) -> Tensor:
     """PPO's clipped loss."""
     ratio = (log_prob - old_log_prob).exp()
@@ -92,13 +114,22 @@ def mlp(num_inputs: int, hidden_sizes: tuple[int, ...], num_outputs: int) -> Any
 def main() -> None:
     """Measure both kinds of critics with the settings of each preset."""
     torch.set_num_threads(1)
-    table = Table("settings", "critic", "us of processor time per env step, median (min - max)")
+    table = Table("settings", "critic", "learning: us per env step", "environment: us per env step", "at most, steps/s")
     for preset in (each for each in MAPPO_SPREAD.presets if each.threads == 1):
         for value_per_agent in (True, False):
-            found = [cpu_per_env_step_us(_config(preset), value_per_agent=value_per_agent) for _ in range(NUM_TURNS)]
-            spread = f"{statistics.median(found):,.0f} ({min(found):,.0f} - {max(found):,.0f})"
-            table.add_row(preset.name, "a value per agent" if value_per_agent else "a value per state", spread)
+            learning: list[float] = []
+            environment: list[float] = []
+            for _ in range(NUM_TURNS):
+                learning.append(cpu_per_env_step_us(_config(preset), value_per_agent=value_per_agent))
+                environment.append(cpu_of_environment_us())
+            rates = [1e6 / (a + b) for a, b in zip(learning, environment, strict=True)]
+            critic = "a value per agent" if value_per_agent else "a value per state"
+            table.add_row(preset.name, critic, _spread(learning), _spread(environment), _spread(rates))
     Console().print(table)
+
+
+def _spread(found: list[float]) -> str:
+    return f"{statistics.median(found):,.0f} ({min(found):,.0f} - {max(found):,.0f})"
 
 
 def _config(preset: Preset) -> MAPPO:
