@@ -7,7 +7,8 @@ updates alone. Equal are the environment, the number of its copies, the steps of
 minibatch (400 steps are 1,200 transitions, one of each agent), the widths of the networks, and the critic, which gives one value
 for each state. Levada's normalization of values and advantages is off, as in BenchMARL. BenchMARL takes all cores for its updates
 unless it is told not to, so the target is for two threads on two cores. With one thread each the ratio has no target: gradient
-steps in plain PyTorch and the environment alone would give one of 3 (`mappo_limit.py`).
+steps in plain PyTorch and the environment alone would give one of 3 (`mappo_limit.py`). There, levada is also timed with layers
+in bfloat16; BenchMARL's are float32.
 
 **two-policies**: PPO for two policies, each with two agents of four CartPoles. Equal are the network (64-64, tanh, one each for
 policy and value), the env steps of a batch (4,000; 4,096), the passes over it (30) and the minibatches (128 transitions), RLlib's
@@ -80,6 +81,10 @@ _SPREAD: Final = (
         arguments=("--preset", "default"),
         num_env_steps=24_000,
         levada_steps=24_000,
+        forms=(
+            Form(name="inline", on="inline"),
+            Form(name="inline, bfloat16", on="inline", fields={"precision": "bfloat16"}),
+        ),
         levada=_DEFAULT,
     ),
     Preset(

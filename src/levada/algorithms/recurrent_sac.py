@@ -84,7 +84,7 @@ class RecurrentCritic(ObservationModule):
     def __init__(self, policy: Policy, make_network: Callable[..., RecurrentNet]) -> None:
         super().__init__(policy)
         self.network: RecurrentNet = make_network(policy.inner_space, 2 * policy.head.num_params)
-        self.set_precision()
+        self.set_precision(policy.precision)
 
     def forward(self, obs: TensorNest, state: Tensor | None, is_first: Tensor) -> tuple[Tensor, Tensor]:
         """Values ``[2, T, N, A]`` of observations ``[T, N, ...]``, and the state after them. A state of None is zeros."""

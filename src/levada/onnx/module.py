@@ -38,6 +38,7 @@ class ActingModule(nn.Module):
         self.leaves: dict[str, Space[Any]] = leaf_spaces(self.obs_space)
         self.mask_size: int = policy.observation_space[ACTION_MASK].shape[0] if self.has_mask else 0  # type: ignore[index]
         self.inner: PolicyModule = policy.module(seed=0)
+        self.inner.set_precision(policy.acting_precision)
         self.inner.load_state_dict({name: torch.from_numpy(np.array(x)) for name, x in trained.weights.items()})
         self.inner.eval().requires_grad_(False)
 

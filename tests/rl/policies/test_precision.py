@@ -17,14 +17,19 @@ from torch import nn
 
 from levada.algorithms.impala import IMPALA
 from levada.algorithms.ppo import PPO
+from levada.algorithms.sac import SAC
 from levada.cli import main
 from levada.rl.acting.actor import Actor
 from levada.rl.data.spaces import allocate, map_nest
 from levada.rl.envs.task import Task
 from levada.rl.policies import precision
+from levada.rl.policies.critic import Critic
 from levada.rl.policies.networks import NatureCNN
 from levada.rl.policies.policy import ModelError, Policy
 from levada.rl.policies.recurrent import RecurrentNet
+from levada.run.storage.hashing import params_sha256
+from levada.runners import Inline
+from levada.runners.processes import Processes
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
@@ -161,9 +166,67 @@ def test_other_numbers_are_refused() -> None:
 
 
 def test_a_configuration_may_name_it() -> None:
-    with pytest.raises(ValueError, match="precision is 'bfloat16', expected 'float32'"):
-        PPO(precision="bfloat16").policy(Task("CartPole-v1"))
+    assert PPO(precision="bfloat16").policy(Task("CartPole-v1")).precision == "bfloat16"
     assert PPO().policy(Task("CartPole-v1")).precision == "float32"
+
+
+VECTORS = spaces.Box(-1.0, 1.0, (7,))
+BOX = spaces.Box(-1.0, 1.0, (2,))
+
+
+def of_vectors(**options: Any) -> Policy:
+    return Policy(observation_space=VECTORS, action_space=BOX, hidden_sizes=(64, 64), **options)
+
+
+def test_a_network_of_vectors_learns_in_it_and_acts_in_float32() -> None:
+    recipe = of_vectors(precision="bfloat16")
+    module, actor = recipe.module(seed=1), Actor(recipe)
+    full = of_vectors().module(seed=1)
+    actor.load(recipe.weights(module))
+    obs = np.random.default_rng(0).uniform(-1.0, 1.0, (32, 7)).astype(np.float32)
+    (row, value), (full_row, full_value) = module.row(torch.from_numpy(obs)), full.row(torch.from_numpy(obs))
+    acted_row, _ = actor.forward(obs)
+    np.testing.assert_allclose(acted_row, full_row.detach(), atol=1e-6)
+    np.testing.assert_allclose(actor.value(obs), full_value.detach(), atol=1e-5)
+    assert not torch.equal(value, full_value)
+    torch.testing.assert_close(row, full_row, rtol=0.02, atol=0.002)
+    torch.testing.assert_close(value, full_value, rtol=0.02, atol=0.02)
+    assert not torch.equal(value, value.bfloat16().float()), "the last layer is float32"
+
+
+def test_critics_compute_in_it_too() -> None:
+    obs, action = torch.rand(32, 7), torch.rand(32, 2)
+    found = []
+    for name in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        found.append(Critic(of_vectors(precision=name))(obs, action))
+    full, half = found
+    assert half.dtype == torch.float32
+    assert not torch.equal(full, half)
+    assert not torch.equal(half, half.bfloat16().float())
+    torch.testing.assert_close(half, full, rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parametrize("compile", [False, "auto"])
+@pytest.mark.parametrize(
+    ("algorithm", "env"),
+    [
+        (PPO(shards=1, num_envs=4, num_steps=16, minibatch_size=64), "CartPole-v1"),
+        (SAC(num_envs=1, learning_starts=64, batch_size=64, hidden_sizes=(64, 64)), "Pendulum-v1"),
+    ],
+    ids=["PPO", "SAC"],
+)
+def test_the_bits_of_a_run_in_it_are_the_same_in_processes(algorithm: Any, env: str, compile: Any) -> None:  # noqa: A002
+    def learned(on: Any, name: str) -> str:
+        flow = replace(algorithm, precision=name, compile=compile).flow(Task(env))
+        with on.open(flow, seed=1) as run:
+            for _ in zip(range(3), run, strict=False):
+                pass
+            return params_sha256(run.node_state("learn").weights())
+
+    inline = learned(Inline(), "bfloat16")
+    assert learned(Processes(workers=1), "bfloat16") == inline
+    assert learned(Inline(), "float32") != inline
 
 
 def test_only_images_are_computed_in_it() -> None:

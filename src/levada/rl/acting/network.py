@@ -55,6 +55,7 @@ class PolicyNetwork:
         self._policy_name = policy.name
         self._num_threads = num_threads
         module = policy.module(seed=0).eval()
+        module.set_precision(policy.acting_precision)
         self.state_size: int = state_size_of(module.network)
         """Size of the recurrent state per environment; 0 if it is not recurrent."""
         self._shapes = {name: tuple(tensor.shape) for name, tensor in _tensors(module).items()}
@@ -259,7 +260,8 @@ def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> 
     """Return the NumPy twin of a network that describes its layers, after checking that both agree."""
     network, policy = module.network, module.policy
     # the NumPy twin computes in float32
-    layers = network.numpy_layers() if isinstance(network, HasNumpyLayers) and policy.precision == "float32" else None
+    is_float32 = policy.acting_precision == "float32"
+    layers = network.numpy_layers() if is_float32 and isinstance(network, HasNumpyLayers) else None
     if layers is None:
         return None
     if policy.normalize_value:  # the module denormalizes it

@@ -22,7 +22,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from levada.rl.data.spaces import SpaceError
-from levada.rl.policies.layers import ACTIVATIONS, Activation
+from levada.rl.policies.layers import ACTIVATIONS, Activation, OutputLayer
 from levada.rl.policies.module import ObservationModule
 from levada.rl.policies.networks import FeaturesExtractor, TensorNest, make_encoder, value_network
 from levada.rl.policies.policy import Policy
@@ -55,7 +55,7 @@ class Critic(ObservationModule):
         self.encoder, size = make_encoder(policy.inner_space, features_extractor)
         sizes = [size + math.prod(policy.action_space.shape), *hidden_sizes, 1]
         self.networks: nn.ModuleList = nn.ModuleList(_network(sizes, activation) for _ in range(num))
-        self.set_precision()
+        self.set_precision(policy.precision)
 
     def forward(self, obs: TensorNest, action: Tensor) -> Tensor:
         """Return values ``[num, N]`` of raw observations."""
@@ -149,9 +149,9 @@ def action_size(space: spaces.Space[Any]) -> int:
 
 def _network(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for size, out in pairwise(sizes):
+    for size, out in pairwise(sizes[:-1]):
         layers += [nn.Linear(size, out), ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers[:-1])
+    return nn.Sequential(*layers, OutputLayer(sizes[-2], sizes[-1]))
 
 
 class DiscreteCritic(ObservationModule):
@@ -167,7 +167,7 @@ class DiscreteCritic(ObservationModule):
         super().__init__(policy)
         make = partial(network, policy.inner_space, policy.head.num_params)
         self.networks: nn.ModuleList = nn.ModuleList(make() for _ in range(num))
-        self.set_precision()
+        self.set_precision(policy.precision)
 
     def forward(self, obs: TensorNest) -> Tensor:
         """Return values ``[num, N, num_actions]`` of raw observations, including those of masked actions."""

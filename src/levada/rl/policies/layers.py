@@ -100,7 +100,7 @@ def dense_layers(name: str, stack: nn.Sequential) -> tuple[Dense | Norm, ...]:
     described: list[Dense | Norm] = []
     for index, layer in enumerate(stack):
         names = {key: f"{name}.{index}.{key}" for key, _ in layer.named_parameters(recurse=False)}
-        if type(layer) is nn.Linear:
+        if type(layer) in (nn.Linear, OutputLayer):
             described.append(Dense(names["weight"], names.get("bias"), None))
         elif type(layer) is nn.LayerNorm and len(layer.normalized_shape) == 1:
             described.append(Norm(names.get("weight"), names.get("bias"), None, layer.eps))
@@ -199,7 +199,18 @@ class Vector(nn.Module):
             np.copyto(out, flat, casting="unsafe")
 
 
-def linear(size: int, out: int, gain: float) -> nn.Linear:
+class OutputLayer(nn.Linear):
+    """The last layer of a network, which computes in float32 whatever the precision of the layers before: a value of 300 has no
+    neighbors closer than 2 in bfloat16.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Return ``[..., out_features]``, float32."""
+        with torch.autocast(input.device.type, enabled=False):
+            return super().forward(input.float())
+
+
+def linear(size: int, out: int, gain: float, kind: type[nn.Linear] = nn.Linear) -> nn.Linear:
     """Make a linear layer with orthogonal weights of this gain and zero biases.
 
     >>> layer = linear(4, 2, gain=1.0)
@@ -207,7 +218,7 @@ def linear(size: int, out: int, gain: float) -> nn.Linear:
     (torch.Size([2, 4]), True)
     """
     check_layer(size, out)
-    layer = nn.Linear(size, out)
+    layer = kind(size, out)
     initialize(layer, gain)
     return layer
 

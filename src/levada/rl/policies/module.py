@@ -31,6 +31,7 @@ from levada.rl.policies.user_networks import ModelError
 if TYPE_CHECKING:
     from levada.rl.policies.heads.base import ActionHead
     from levada.rl.policies.policy import Policy
+    from levada.rl.policies.precision import Precision
 
 NORMALIZED_LIMIT = 10.0
 """Bound at which normalized observations are clipped, in standard deviations."""
@@ -57,12 +58,12 @@ class ObservationModule(nn.Module):
         self._normalizer_of = {key: index for index, key in enumerate(leaves)}
         self._autocasts = False
 
-    def set_precision(self) -> None:
-        """Have the networks compute in the policy's precision. Convolutions handle it themselves."""
+    def set_precision(self, precision: Precision) -> None:
+        """Have the networks compute in this precision. Convolutions handle it themselves."""
         images = [part for part in self.modules() if isinstance(part, Images)]
         for part in images:
-            part.in_bfloat16 = self.policy.precision == "bfloat16"
-        self._autocasts = self.policy.precision == "bfloat16" and not images
+            part.in_bfloat16 = precision == "bfloat16"
+        self._autocasts = precision == "bfloat16" and not images
 
     def split(self, obs: TensorNest) -> tuple[TensorNest, Tensor | None]:
         """Return observations without the action mask, as the network sees them, and the mask as bools, if there is one."""
@@ -85,7 +86,7 @@ class ObservationModule(nn.Module):
         return obs if index is None else cast("Tensor", self.normalizers[index](obs))
 
     def computed(self, call: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Tensor, ...]:
-        """Call a network in the policy's precision and return float32."""
+        """Call a network in the module's precision and return float32."""
         if not self._autocasts:
             return call(*args)
         with torch.autocast(torch.device(self.policy.device).type, torch.bfloat16):
@@ -108,7 +109,7 @@ class PolicyModule(ObservationModule):
         self.log_std: nn.Parameter | None = (
             nn.Parameter(torch.full((num_stds,), policy.log_std_init)) if num_stds else None
         )
-        self.set_precision()
+        self.set_precision(policy.precision)
 
     def forward(self, obs: TensorNest, state: Tensor | None = None, is_first: Tensor | None = None) -> tuple[Any, ...]:
         """Return the distribution of actions and the values ``[N]`` of raw observations ``[N, ...]``, and the auxiliary outputs

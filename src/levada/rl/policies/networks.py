@@ -37,7 +37,16 @@ from torch import Tensor, nn
 from levada.rl.data.images import is_image
 from levada.rl.data.spaces import OBS, STATE, Array, SpaceError, has_state, leaf_spaces, named_leaves
 from levada.rl.policies.images import ConvLayers, Images
-from levada.rl.policies.layers import ACTIVATIONS, Activation, Dense, NumpyLayers, Vector, dense_layers, linear
+from levada.rl.policies.layers import (
+    ACTIVATIONS,
+    Activation,
+    Dense,
+    NumpyLayers,
+    OutputLayer,
+    Vector,
+    dense_layers,
+    linear,
+)
 from levada.rl.policies.user_networks import make_features
 
 TensorNest: TypeAlias = "Tensor | dict[str, TensorNest] | tuple[TensorNest, ...]"
@@ -159,7 +168,7 @@ class ValueMLP(nn.Module):
         self.encoder: nn.Module
         self.encoder, size = make_encoder(observation_space, features_extractor)
         self.shared: nn.Sequential = nn.Sequential(*_hidden_layers(size, hidden_sizes, activation))
-        self.policy: nn.Linear = linear([size, *hidden_sizes][-1], num_params, gain)
+        self.policy: nn.Linear = linear([size, *hidden_sizes][-1], num_params, gain, OutputLayer)
         self._initialize()
 
     def _initialize(self) -> None:
@@ -422,4 +431,5 @@ def _hidden_layers(size: int, hidden_sizes: Sequence[int], activation: Activatio
 
 
 def _stack(size: int, hidden_sizes: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
-    return nn.Sequential(*_hidden_layers(size, hidden_sizes, activation), linear([size, *hidden_sizes][-1], out, gain))
+    last = linear([size, *hidden_sizes][-1], out, gain, OutputLayer)
+    return nn.Sequential(*_hidden_layers(size, hidden_sizes, activation), last)

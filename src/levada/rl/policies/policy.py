@@ -123,12 +123,6 @@ class Policy:
         check_action_space(self.action_space)
         check_fields(self, ValueError)
         find_device(self.device)
-        if self.precision == "bfloat16" and is_default(self.network) and not has_large_images(self.observation_space):
-            msg = (
-                f"Policy: precision is 'bfloat16', expected 'float32' for {self.observation_space}: of default networks, only "
-                "what sees images of 36 x 36 and more computes in bfloat16"
-            )
-            raise ValueError(msg)
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         object.__setattr__(self, "env_observation_space", self.observation_space)
         object.__setattr__(self, "env_action_space", self.action_space)
@@ -157,6 +151,14 @@ class Policy:
         ModelError.
         """
         return 0 if self.network is None else state_size_of(self.module(seed=0).network)
+
+    @property
+    def acting_precision(self) -> Precision:
+        """Compute dtype of the layers where the policy acts. Default networks of vectors act in float32, by NumPy: the few rows
+        of a step would gain nothing.
+        """
+        sees_vectors = is_default(self.network) and not has_large_images(self.observation_space)
+        return "float32" if sees_vectors else self.precision
 
     @property
     def inner_space(self) -> Space[Any]:

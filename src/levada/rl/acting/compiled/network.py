@@ -58,8 +58,8 @@ def describable(policy: Policy) -> NumpyLayers | str:
         return "the policy is recurrent"
     if policy.weight_noise:
         return "the policy's weights have noise"
-    if policy.precision != "float32":
-        return f"the policy computes in {policy.precision}"
+    if policy.acting_precision != "float32":
+        return f"the policy acts in {policy.acting_precision}"
     if isinstance(policy.head, ValueHead):
         return "the policy acts by action values"
     if policy.device != "cpu":
