@@ -337,7 +337,9 @@ def test_mistakes_are_told_before_anything_starts():
         ConfigError, match=r"task 'Comers' shows Box.*did you forget MultiAgentTask\(\.\.\., with_state=True\)"
     ):
         MAPPO().part(dataclasses.replace(COMERS, with_state=False)["a"])
-    with pytest.raises(TaskError, match=r"task 'CartPole-v1': there is no such id of an environment of several agents"):
+    with pytest.raises(
+        TaskError, match=r"task 'CartPole-v1': it has a single agent; expected an environment of several agents"
+    ):
         MAPPO().flow(Task("CartPole-v1"))
     with pytest.raises(
         TaskError, match=r"'Comers' is a MultiAgentTask, which says who acts for whom; expected a levada\.Task"

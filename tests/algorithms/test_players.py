@@ -114,6 +114,12 @@ def test_an_action_that_is_none_is_refused(caplog):
     assert not caplog.records, "it is not tried again"
 
 
+@pytest.mark.parametrize(("policy", "hint"), [(3, ""), ("runs/x", r"; did you mean Frozen\(levada.load\('runs/x'\)")])
+def test_frozen_takes_a_trained_policy(policy, hint):
+    with pytest.raises(ConfigError, match=rf"Frozen: policy is {policy!r}, expected a levada.TrainedPolicy{hint}"):
+        Frozen(policy)
+
+
 def raises(obs, rng):
     raise ZeroDivisionError("no idea")
 

@@ -388,7 +388,7 @@ def test_without_ids_agents_act_alike(agent_id: bool) -> None:
 @pytest.mark.parametrize("algorithm", [VDN, QMIX])
 def test_tasks_that_are_not_those_of_a_team_are_refused(algorithm) -> None:
     hp = algorithm(**SMALL)
-    with pytest.raises(TaskError, match=r"there is no such id of an environment of several agents"):
+    with pytest.raises(TaskError, match=r"expected an environment of several agents"):
         hp.flow(Task("CartPole-v1"))
     with pytest.raises(
         TaskError, match=r"agents of Relay act in turns; expected an environment whose agents act at once"

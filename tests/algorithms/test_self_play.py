@@ -172,6 +172,19 @@ def test_some_version_must_join():
         SelfPlay(SMALL, Keeping(win_rate=None))
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", type(SMALL), None])
+def test_what_is_trained_is_an_algorithm(algorithm):
+    with pytest.raises(
+        ConfigError, match=r"SelfPlay: algorithm is .*, expected one with its settings, such as levada\.PPO"
+    ):
+        SelfPlay(algorithm)
+
+
+def test_what_is_kept_is_told_by_keeping():
+    with pytest.raises(ConfigError, match=r"SelfPlay: keeping is 0.5, expected such as Keeping\(win_rate=0.6\)"):
+        SelfPlay(SMALL, 0.5)
+
+
 def test_samples_of_a_replay_are_of_no_game():
     with pytest.raises(
         ConfigError, match=re.escape("SelfPlay: DQN learns from a replay, whose samples are of no game in particular")

@@ -231,3 +231,32 @@ def test_the_return_that_ends_a_run_is_that_of_the_policies_that_learn():
     assert monitor.reached_return is None
     see(monitor, of_policies(249, dqn=2.0))
     assert monitor.reached_return == 2.0
+
+
+def test_the_return_of_a_run_is_that_of_the_policies_that_learn():
+    """Of others, such as a hand-written opponent, the return says nothing about learning."""
+    monitor = Monitor()
+    monitor.ends_with(Until.parse("steps=1_000_000"), learning=["ppo", "dqn"])
+    assert monitor.return_mean_100 is None
+    see(monitor, *[of_policies(number, ppo=3.0, hand=-9.0) for number in range(3)])
+    assert (monitor.return_mean_100, monitor.length_mean_100) == (3.0, 5.0)
+    see(monitor, of_policies(3, ppo=-1.0, dqn=2.5, hand=-9.0))
+    assert monitor.return_mean_100 == 2.0
+    see(monitor, *[of_policies(number, ppo=2.9, dqn=2.5, hand=-9.0) for number in range(4, 104)])
+    assert monitor.return_mean_100 == 2.5
+    assert monitor.returns.first_mean > 0.0
+
+
+def test_it_is_the_lowest_of_all_policies_if_none_is_known_to_learn():
+    monitor = Monitor()
+    see(monitor, of_policies(0, ppo=3.0, hand=-9.0))
+    assert monitor.return_mean_100 == -9.0
+
+
+def test_it_is_the_same_after_a_resume():
+    monitor, again = Monitor(), Monitor()
+    for each in (monitor, again):
+        each.ends_with(Until.parse("steps=1_000_000"), learning=["ppo"])
+    see(monitor, *[of_policies(number, ppo=float(number), hand=-9.0) for number in range(5)])
+    again.restore(monitor.state())
+    assert again.return_mean_100 == monitor.return_mean_100 == 2.0

@@ -85,3 +85,10 @@ def test_draws_depend_on_the_number_alone_and_fill_the_range():
 @pytest.mark.parametrize("value", ["0", "4", "1.5", "x", ""])
 def test_values_outside_of_a_range(value):
     assert not parse_parameter("a=int:1:3").holds(value)
+
+
+def test_a_field_of_one_policy_cannot_be_varied():
+    with pytest.raises(
+        SweepError, match=r"--over ppo.learning_rate=1,2: a field of one policy, POLICY.FIELD, cannot be varied"
+    ):
+        parse_parameter("ppo.learning_rate=1,2")

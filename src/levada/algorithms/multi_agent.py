@@ -147,7 +147,8 @@ def _part(algorithm: PolicyAlgorithm | SelfPlay, task: Task, name: str) -> Part:
     with of_policy(name):
         part = algorithm.part(task, name)
     if not isinstance(part.sampler, Sampler | StepSampler):
-        who, num_groups = type(algorithm).__name__, getattr(algorithm, "num_groups", 1)
+        inner = algorithm.algorithm if isinstance(algorithm, SelfPlay) else algorithm
+        who, num_groups = type(inner).__name__, getattr(inner, "num_groups", 1)
         alone = f"`levada train {who.lower()}`, or {who}(...).flow(task)"
         expected = alone if num_groups == 1 else f"num_groups=1, got {num_groups}"
         msg = f"policy {name!r}: {who} has a source of its own here, in which no other policy acts; expected {expected}"

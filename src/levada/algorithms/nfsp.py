@@ -56,9 +56,9 @@ class NFSP(DQN, OfAllAgents):
         ConfigError: a field has an invalid value.
     """
 
-    anticipatory: UnitFloat = 0.2
-    """Anticipatory parameter eta: probability that a player plays its best response in an episode. With a larger one, there is
-    more to imitate, but the others play less like their averages."""
+    anticipatory: PositiveUnitFloat = 0.2
+    """Anticipatory parameter eta: probability that a player plays its best response in an episode, which the average imitates.
+    With a larger one, there is more to imitate, but the others play less like their averages."""
     num_envs: PositiveInt = 64
     """Number of copies of the environment per shard, each with all players."""
     learning_rate: PositiveFloat = 2e-3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,9 +38,19 @@ class Frozen(Plays):
     """A trained policy, whose weights do not change: `Frozen(lv.load("runs/ppo").policy)`.
 
     It samples its actions as in training, and its agents are shown what it was trained with: see `showing_as_trained`.
+
+    Raises:
+        ConfigError: it is no such policy.
     """
 
     policy: TrainedPolicy
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.policy, TrainedPolicy):
+            is_path = isinstance(self.policy, str | os.PathLike)
+            hint = f"; did you mean Frozen(levada.load({os.fspath(self.policy)!r}).policy)?" if is_path else ""
+            msg = f"Frozen: policy is {self.policy!r}, expected a levada.TrainedPolicy{hint}"
+            raise ConfigError(msg)
 
     def weights(self, flow: Flow, name: str, learned: Mapping[str, Latest[Weights]]) -> Latest[Weights]:
         """Add a register without a writer."""

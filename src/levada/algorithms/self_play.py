@@ -41,7 +41,7 @@ class SelfPlay:
     """An algorithm in `multi_agent` whose learner keeps past versions of its policy, which `Past` plays.
 
     Raises:
-        ConfigError: it would keep no version, or the algorithm cannot keep them so.
+        ConfigError: an argument is of another type, no version would be kept, or the algorithm cannot keep them so.
     """
 
     algorithm: NeuralAlgorithm
@@ -49,6 +49,12 @@ class SelfPlay:
     """Which versions are kept."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.algorithm, NeuralAlgorithm):
+            msg = f"SelfPlay: algorithm is {self.algorithm!r}, expected one with its settings, such as levada.PPO()"
+            raise ConfigError(msg)
+        if not isinstance(self.keeping, Keeping):
+            msg = f"SelfPlay: keeping is {self.keeping!r}, expected such as Keeping(win_rate=0.6)"
+            raise ConfigError(msg)
         keeping, who = self.keeping, type(self.algorithm).__name__
         if keeping.win_rate is None and keeping.every is None:
             raise ConfigError("SelfPlay: no version would join; expected win_rate or every in Keeping")

@@ -76,13 +76,19 @@ def cross_play(
         For each run and each side that it plays on, a row for each run that plays on all others.
 
     Raises:
-        ConfigError: no run, fewer than one episode, or a negative seed.
+        ConfigError: no run, one that is given twice, fewer than one episode, or a negative seed.
         LoadError: a run has a single agent, or another environment than the first, or no two of them fill all sides; see also
             `load`.
     """
     check_integers({"num_episodes": (num_episodes, 1), "seed": (seed, 0)})
     if not runs:
         msg = "cross_play: runs is empty; expected at least one run"
+        raise ConfigError(msg)
+    paths = [os.fspath(run.path) if isinstance(run, Result) else os.fspath(run) for run in runs]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        msg = (
+            f"cross_play: {twice[0]!r} is given twice; expected different runs, each of which also plays against itself"
+        )
         raise ConfigError(msg)
     results = [run if isinstance(run, Result) else load(run, at=at, trust=trust) for run in runs]
     tasks = [task_of_several("cross_play", result) for result in results]

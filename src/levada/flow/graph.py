@@ -38,6 +38,8 @@ In = TypeVar("In")
 K = TypeVar("K", bound=str)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+NAME_HAS = "letters, digits, '_', '-' and '.', beginning with a letter"
+"""What the name of a node, channel, scope or policy consists of, for messages."""
 
 
 class Flow(Graph):
@@ -437,11 +439,21 @@ def total(numbers: Sequence[float]) -> dict[str, float]:
     return {"sum": float(sum(numbers))}
 
 
+def is_name(name: Any) -> bool:
+    """Whether it can be the name of a node, channel, scope or policy.
+
+    >>> is_name("ppo"), is_name("ppo/weights"), is_name("")
+    (True, False, False)
+    """
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def _checked_name(name: Any, what: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        msg = f"{what} name {name!r}: expected letters, digits, '_', '-' and '.', beginning with a letter (scopes add the '/')"
+    if not is_name(name):
+        msg = f"{what} name {name!r}: expected {NAME_HAS} (scopes add the '/')"
         raise ValueError(msg)
-    return name
+    checked: str = name
+    return checked
 
 
 def _count(value: Any, name: str, what: str) -> int:

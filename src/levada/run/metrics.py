@@ -5,7 +5,7 @@ are measured (times, rates, and the current fill of queues); `is_measured` recog
 
 | name | meaning |
 |---|---|
-| `charts/episodic_return` | mean return of the last 100 finished episodes |
+| `charts/episodic_return` | mean return of the last 100 finished episodes; of several policies that learn, the lowest |
 | `charts/episodic_length` | mean length of the same episodes, in env steps |
 | `charts/SPS` * | env steps per second since the start-up |
 | `charts/updates` | updates of the policy |

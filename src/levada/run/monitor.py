@@ -124,7 +124,7 @@ class Monitor:
         self._last_episodes: deque[Episode] = deque(maxlen=RETURN_WINDOW)
         self._by_policy: dict[str, deque[Episode]] = {}
         self._learning: tuple[str, ...] = ()
-        self._return_mean: float | None = None  # of `_last_episodes`; None until requested
+        self._return_mean: float | None = None  # None until requested
         self._steps_counted = _Recent()
         self._episodes_counted = _Recent()
 
@@ -193,22 +193,23 @@ class Monitor:
 
     @property
     def return_mean_100(self) -> float | None:
-        """Mean return of the last 100 finished episodes, of all if there are fewer, None without any."""
-        if self._return_mean is None and self._last_episodes:
-            # sum, not fsum: diverged returns should be shown, not raise OverflowError
-            self._return_mean = sum(e.episode_return for e in self._last_episodes) / len(self._last_episodes)
+        """Mean return of the last 100 finished episodes, of all if there are fewer, None without any. Of several policies that
+        learn, that of the one that has the lowest.
+        """
+        if self._return_mean is None and (last := self._shown) is not None:
+            self._return_mean = _mean_return(last)
         return self._return_mean
 
     @property
     def length_mean_100(self) -> float | None:
         """Mean length of the same episodes, in env steps."""
-        last = self._last_episodes
-        return sum(e.length for e in last) / len(last) if last else None
+        last = self._shown
+        return None if last is None else sum(e.length for e in last) / len(last)
 
     @property
     def return_means_100(self) -> dict[str, float]:
         """The same mean for each policy, where several act in the environments."""
-        return {name: sum(e.episode_return for e in last) / len(last) for name, last in sorted(self._by_policy.items())}
+        return {name: _mean_return(last) for name, last in sorted(self._by_policy.items())}
 
     @property
     def length_means_100(self) -> dict[str, float]:
@@ -220,13 +221,7 @@ class Monitor:
         """Mean return that a stopping condition is compared with: of several policies that learn, that of the one that has the
         lowest. None until the last 100 episodes have finished, of each of them.
         """
-        if not self._by_policy:
-            return self.return_mean_100 if self.episodes >= RETURN_WINDOW else None
-        names = self._learning if self._by_policy.keys() & set(self._learning) else tuple(self._by_policy)
-        if any(len(self._by_policy.get(name, ())) < RETURN_WINDOW for name in names):
-            return None
-        means = self.return_means_100
-        return min(means[name] for name in names)
+        return None if any(len(last) < RETURN_WINDOW for last in self._of_learners()) else self.return_mean_100
 
     def state(self) -> dict[str, Any]:
         """Return the state for `restore`, as plain data for a checkpoint."""
@@ -280,6 +275,18 @@ class Monitor:
             for (steps, episodes), own in zip(was.beyond, policies, strict=False)
         ]
 
+    def _of_learners(self) -> list[Collection[Episode]]:
+        """Last episodes of each policy that learns; of each policy, if none is known to learn."""
+        if not self._by_policy:
+            return [self._last_episodes]
+        names = self._learning if self._by_policy.keys() & set(self._learning) else tuple(self._by_policy)
+        return [self._by_policy.get(name, ()) for name in names]
+
+    @property
+    def _shown(self) -> Collection[Episode] | None:
+        """The episodes whose return stands for the run."""
+        return min((last for last in self._of_learners() if last), key=_mean_return, default=None)
+
     def _state_at(self, updates: int) -> dict[str, Any]:
         """Return the state without evaluations, for a checkpoint of the version that is now evaluated."""
         return {**self.state(), "updates": updates, "evaluations": {}}
@@ -316,7 +323,10 @@ class Monitor:
     def _count_episodes(self, episodes: Sequence[Episode]) -> None:
         self.episodes += len(episodes)
         self._last_episodes.extend(episodes)
-        self.returns.add((episode.episode_return for episode in episodes), self.env_steps)
+        counted = (
+            e.episode_return for e in episodes if not (e.policy and self._learning) or e.policy in self._learning
+        )
+        self.returns.add(counted, self.env_steps)
         for episode in episodes:
             if episode.policy:
                 self._by_policy.setdefault(episode.policy, deque(maxlen=RETURN_WINDOW)).append(episode)
@@ -325,6 +335,11 @@ class Monitor:
             mean = self.reached_return
             if mean is not None and mean >= self._target_return:
                 self.solved_at_s, self.solved_at_steps = self.elapsed_s, self.env_steps
+
+
+def _mean_return(episodes: Collection[Episode]) -> float:
+    # sum, not fsum: diverged returns should be shown, not raise OverflowError
+    return sum(episode.episode_return for episode in episodes) / len(episodes)
 
 
 class _Recent:

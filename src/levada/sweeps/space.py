@@ -97,6 +97,9 @@ def parse_parameter(text: str) -> Parameter:
     """
     name, equals, values = (part.strip() for part in text.partition("="))
     name = name.replace("-", "_")
+    if "." in name:
+        msg = f"--over {printable(text)}: a field of one policy, POLICY.FIELD, cannot be varied; expected one of the algorithm"
+        raise SweepError(msg)
     if not (name.isidentifier() and equals and values):
         msg = f"--over {printable(text)}: expected NAME=VALUES, {_EXAMPLES}"
         raise SweepError(msg)

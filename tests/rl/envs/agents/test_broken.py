@@ -41,6 +41,8 @@ class Pair(ParallelEnv):
             del observations[SECOND]
         if self.episode == 1 and self.how == "no agents":
             self.agents = []
+        if self.episode == 1 and self.how == "reset without infos":
+            return observations
         infos = {FIRST: {}, SECOND: {"action_mask": [0, 1]} if self.how == "mask in info" and self.episode == 1 else {}}
         return observations, infos
 
@@ -56,7 +58,7 @@ class Pair(ParallelEnv):
         if self.num_steps == 3:
             self.agents = []
         if self.episode == 1 and self.num_steps == 2 and self.how is not None:
-            self.spoil(*result)
+            return self.spoil(*result)
         return result
 
     def spoil(self, observations, rewards, terminations, truncations, infos):
@@ -84,6 +86,19 @@ class Pair(ParallelEnv):
                 terminations[SECOND] = True
             case "stranger":
                 self.agents = [FIRST, SECOND, "agent_2"]
+            case "flag":
+                terminations[SECOND] = np.array([False, True])
+            case "no flag":
+                truncations[SECOND] = None
+            case "rewards":
+                rewards = [1.0, 1.0]
+            case "nothing":
+                return None
+            case "three":
+                return observations, rewards, terminations
+            case "four":
+                return observations, rewards, terminations, infos
+        return observations, rewards, terminations, truncations, infos
 
 
 def spoiled(how):
@@ -114,6 +129,13 @@ def play(task, num_steps=20):
         "vanishes": r"agent 'agent_1' is gone without having terminated or having been truncated",
         "stays": r"agent 'agent_1' has terminated or was truncated, and is still among the agents of the next step",
         "stranger": r"agent 'agent_2' is not in possible_agents: agent_0, agent_1",
+        "flag": r"terminated of agent 'agent_1' is array\(\[False,  True\]\), expected a bool",
+        "no flag": r"truncated of agent 'agent_1' is None, expected a bool",
+        "rewards": r"rewards of step\(\) are \[1.0, 1.0\], expected a dict with a value for each agent",
+        "nothing": r"step\(\) returned a NoneType, expected a tuple of 5 \(observations, rewards, terminations, trunc",
+        "three": r"step\(\) returned a tuple of 3, expected a tuple of 5",
+        "four": r"step\(\) returned a tuple of 4, .*; the 4 of the old API: split `dones` into terminations and truncations",
+        "reset without infos": r"reset\(\) returned a dict, expected a tuple of 2 \(observations, infos\)",
         "missing at reset": r"agent 'agent_1' is to act, and reset\(\) returned no observation of it",
         "no agents": r"reset\(\) began an episode in which no agent acts",
         "mask in info": r"agent 'agent_1' has a mask in info\['action_mask'\], which is not read",

@@ -1,4 +1,7 @@
-"""PettingZoo's own tests, on the environments that the tests of several agents use."""
+"""PettingZoo's own tests, on the environments that the tests of several agents use.
+
+They show that these environments keep PettingZoo's contracts; `test_environments.py` tests levada with them.
+"""
 
 import warnings
 

@@ -99,7 +99,7 @@ def test_a_class_in_a_file_makes_environments(tmp_path, monkeypatch):
     ("env", "kwargs", "said"),
     [
         (3, {}, r"env is 3 \(int\); expected an id such as 'pettingzoo:mpe2.simple_spread_v3'"),
-        ("kuhn_poker", {}, r"'kuhn_poker': there is no such id .* expected one such as 'pettingzoo:"),
+        ("kuhn_poker", {}, r"'kuhn_poker': there is no such id; expected an environment of several agents, such as 'pettingzoo:"),
         ("pettingzoo:", {}, "there is no such id"),
         (
             "pettingzoo:classic.tictactoe_v2",
@@ -184,6 +184,13 @@ def test_policies_that_leave_an_agent_out():
         ({"a": (0, 1)}, r"policies\['a'\] = \(0, 1\): expected the names of the agents"),
         ({"a": 3}, r"policies\['a'\] = 3: expected the names of the agents"),
         ({"a": ()}, r"policies\['a'\] = \(\): expected the names of the agents that it may act for, at least one"),
+        (
+            {"a": ("agent_0", "agent_0")},
+            r"policies\['a'\] = .*: agent 'agent_0' is listed twice; expected different agents",
+        ),
+        ({"a/b": ("agent_0",)}, r"policies: 'a/b' is no name of a policy; expected letters, digits"),
+        ({"": ("agent_0",)}, r"policies: '' is no name of a policy"),
+        ({1: ("agent_0",)}, r"policies: 1 is no name of a policy"),
     ],
 )
 def test_policies_that_are_none(policies, said):

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from gymnasium import Space, spaces
 
 from levada.rl.data.spaces import ACTION_MASK, OBS, has_action_mask
@@ -114,6 +115,37 @@ def as_reward(agent: str, reward: Any) -> float:
     return number
 
 
+def as_flag(agent: str, name: str, flag: Any) -> bool:
+    """Return a flag of an agent, such as `terminated`.
+
+    Raises:
+        Violation: it is no single bool, nor 0 or 1.
+    """
+    if type(flag) is bool:
+        return flag
+    if isinstance(flag, np.ndarray) and not flag.shape:
+        flag = flag.item()
+    if not isinstance(flag, bool | int | np.bool_ | np.integer) or flag not in (0, 1):
+        msg = f"{name} of agent {agent!r} is {flag!r}, expected a bool"
+        raise Violation(msg)
+    return bool(flag)
+
+
+def unpacked(method: str, result: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    """Return what a method of an environment has returned.
+
+    Raises:
+        Violation: it is no tuple with a value for each of the names.
+    """
+    if isinstance(result, tuple) and len(result) == len(names):
+        return result
+    got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+    is_old = isinstance(result, tuple) and (method, len(result), len(names)) == ("step", 4, 5)
+    hint = f"; the 4 of the old API: split `dones` into {names[2]} and {names[3]}" if is_old else ""
+    msg = f"{method}() returned {got}, expected a tuple of {len(names)} ({', '.join(names)}){hint}"
+    raise Violation(msg)
+
+
 class _PettingZoo:
     """What both APIs have in common."""
 
@@ -169,6 +201,20 @@ def _is_masked(space: Space[Any]) -> bool:
     return isinstance(space, spaces.Dict) and set(space.spaces) == {PETTINGZOO_OBS, ACTION_MASK}
 
 
+_OF_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
+_OF_LAST = ("observation", "reward", "termination", "truncation", "info")
+
+
+def _by_agent(method: str, result: Any, names: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
+    """Return the mappings from agents to values that a method of the parallel API has returned."""
+    given = unpacked(method, result, names)
+    for name, values in zip(names, given, strict=True):
+        if not isinstance(values, Mapping):
+            msg = f"{name} of {method}() are {values!r}, expected a dict with a value for each agent"
+            raise Violation(msg)
+    return given
+
+
 class Simultaneous(_PettingZoo):
     """An environment with PettingZoo's parallel API."""
 
@@ -182,7 +228,7 @@ class Simultaneous(_PettingZoo):
 
     def reset(self, seed: int | None) -> Mapping[str, Seen]:
         """Begin an episode."""
-        observations, infos = self.env.reset(seed=seed)
+        observations, infos = _by_agent("reset", self.env.reset(seed=seed), ("observations", "infos"))
         for agent, info in infos.items():
             self._check_info(agent, info)
         return {agent: self._first(agent, observations, "reset") for agent in self.env.agents}
@@ -194,14 +240,18 @@ class Simultaneous(_PettingZoo):
         for agent in actions:
             try:
                 obs, reward = self._obs(agent, observations[agent]), rewards[agent]
-                terminated, truncated = bool(terminations[agent]), bool(truncations[agent])
+                terminated, truncated = terminations[agent], truncations[agent]
             except KeyError:
                 given = (observations, rewards, terminations, truncations)
-                names = ("observations", "rewards", "terminations", "truncations")
-                where = next(name for name, each in zip(names, given, strict=True) if agent not in each)
+                where = next(name for name, each in zip(_OF_STEP, given, strict=False) if agent not in each)
                 msg = f"agent {agent!r} acted in this step, and is not in its {where}; expected all agents that acted"
                 raise Violation(msg) from None
-            seen[agent] = Seen(obs, as_reward(agent, reward), terminated, truncated)
+            seen[agent] = Seen(
+                obs,
+                as_reward(agent, reward),
+                as_flag(agent, "terminated", terminated),
+                as_flag(agent, "truncated", truncated),
+            )
         left = {agent for agent, each in seen.items() if each.terminated or each.truncated}
         for agent in self.env.agents:
             if agent not in seen:
@@ -216,8 +266,7 @@ class Simultaneous(_PettingZoo):
 
     def _step(self, actions: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
         """Return observations, rewards, terminations and truncations by agent."""
-        given: tuple[Mapping[str, Any], ...] = self.env.step(actions)
-        return given[:4]
+        return _by_agent("step", self.env.step(actions), _OF_STEP)[:4]
 
     def _first(self, agent: str, observations: Mapping[str, Any], method: str) -> Seen:
         """Return what an agent sees that has come."""
@@ -264,12 +313,13 @@ class InTurns(_PettingZoo):
             Violation: it is none of the environment's agents.
         """
         agent = self.env.agent_selection
-        obs, reward, terminated, truncated, info = self.env.last()
+        obs, reward, terminated, truncated, info = unpacked("last", self.env.last(), _OF_LAST)
         if agent not in self._has_mask:
             msg = f"agent {agent!r} is not in possible_agents: {', '.join(self._has_mask)}"
             raise Violation(msg)
         self._check_info(agent, info)
-        return Seen(self._obs(agent, obs), as_reward(agent, reward), bool(terminated), bool(truncated))
+        flags = as_flag(agent, "terminated", terminated), as_flag(agent, "truncated", truncated)
+        return Seen(self._obs(agent, obs), as_reward(agent, reward), *flags)
 
     def _seen(self) -> Mapping[str, Seen]:
         """Return what the next agent sees. Those before it whose episodes are over leave."""

@@ -64,7 +64,8 @@ def make_agents_env(env: str | AgentsEnvFactory, name: str, kwargs: Mapping[str,
         assert isinstance(env, str), "a callable is a factory"
         kind, _, what = env.partition(":")
         if kind not in _MAKERS or not what:
-            msg = f"task {env!r}: there is no such id of an environment of several agents; expected one such as {EXAMPLES}"
+            what = "it has a single agent" if env in gymnasium.registry else "there is no such id"
+            msg = f"task {env!r}: {what}; expected an environment of several agents, such as {EXAMPLES}"
             raise TaskError(msg)
         return _installed(_MAKERS[kind], env, what, kwargs)
     except Violation as violation:

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 import gymnasium
 
+from levada.flow.graph import NAME_HAS, is_name
 from levada.flow.of_policy import SHARED, of_policy
 from levada.rl.data.spaces import SpaceError, check_action_space, check_observation_space
 from levada.rl.envs.agents.adapters import AgentsEnv
@@ -75,9 +76,17 @@ class MultiAgentTask:
         if not self.policies:
             object.__setattr__(self, "policies", self._shared())
         for policy, agents in self.policies.items():
+            if not is_name(policy):
+                msg = f"policies: {policy!r} is no name of a policy; expected {NAME_HAS}"
+                raise TaskError(msg)
             is_listed = isinstance(agents, Sequence) and all(isinstance(agent, str) for agent in agents)
             if isinstance(agents, str) or not agents or not is_listed:
                 msg = f"policies[{policy!r}] = {agents!r}: expected the names of the agents that it may act for, at least one"
+                raise TaskError(msg)
+            if twice := [agent for agent in agents if list(agents).count(agent) > 1]:
+                msg = (
+                    f"policies[{policy!r}] = {agents!r}: agent {twice[0]!r} is listed twice; expected different agents"
+                )
                 raise TaskError(msg)
         for name in ("agent_id", "with_state"):
             self._check_shown(name, getattr(self, name))

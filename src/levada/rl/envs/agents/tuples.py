@@ -14,8 +14,10 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
-from levada.rl.envs.agents.adapters import Seen, as_reward
+from levada.rl.envs.agents.adapters import Seen, as_reward, unpacked
 from levada.rl.envs.observations import Violation
+
+_OF_STEP = ("observations", "rewards", "terminated", "truncated", "info")
 
 
 class TupleAgents:
@@ -57,7 +59,7 @@ class TupleAgents:
 
     def reset(self, seed: int | None) -> Mapping[str, Seen]:
         """Begin an episode."""
-        observations, _ = self.env.reset(seed=seed)
+        observations, _ = unpacked("reset", self.env.reset(seed=seed), ("observations", "info"))
         self._check_num("observations", observations)
         self.movers = self.possible_agents
         return {
@@ -67,7 +69,7 @@ class TupleAgents:
     def step(self, actions: Mapping[str, Any]) -> Mapping[str, Seen]:
         """Take the actions of all agents."""
         result: Any = self.env.step(tuple(actions[agent] for agent in self.possible_agents))
-        observations, rewards, terminated, truncated, _ = result
+        observations, rewards, terminated, truncated, _ = unpacked("step", result, _OF_STEP)
         self._check_num("observations", observations)
         self._check_num("rewards", rewards)
         flags = []
