@@ -149,6 +149,7 @@ def test_a_count_of_minibatches_is_their_size_which_follows_the_number_of_enviro
     assert (size.num_minibatches, size.resolved_minibatch_size) == (None, 64)
     assert dataclasses.replace(count, num_envs=16).resolved_minibatch_size == 8
     assert PPO().resolved_minibatch_size == 256
+    assert PPO(num_envs=2, num_steps=32).resolved_minibatch_size == 64, "the whole batch"
     assert (
         configure("ppo", "CartPole-v1", {})[0].resolved_minibatch_size
         == PRESETS["ppo"]["CartPole-v1"]["minibatch_size"]

@@ -34,7 +34,7 @@ from levada.rl.replay.transitions import MASK, Transitions
 from levada.validation import NonNegativeInt, PositiveFloat, PositiveInt, UnitFloat
 
 USUAL_MINIBATCH = 256
-"""Default number of transitions per gradient step."""
+"""Default number of transitions per gradient step, where the batch has as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,8 @@ class PPO(RolloutAlgorithm):
     the one that collected it."""
     minibatch_size: PositiveInt | None = None
     """Number of transitions per gradient step; must divide shards * num_envs * num_steps. With smaller minibatches,
-    gradient steps are more frequent and noisier. None: 256, unless `num_minibatches` is set."""
+    gradient steps are more frequent and noisier. None: 256, or the whole batch if it is smaller, unless `num_minibatches` is
+    set."""
     num_minibatches: PositiveInt | None = None
     """Number of minibatches per epoch, as an alternative to `minibatch_size`; must divide shards * num_envs * num_steps. None:
     use `minibatch_size`."""
@@ -101,7 +102,8 @@ class PPO(RolloutAlgorithm):
         """Raise ConfigError unless the batch consists of whole minibatches, and these of whole microbatches."""
         product = f"{self.BATCH_IS} = {self.shards} * {self.num_envs} * {self.num_steps}"
         divisor = "minibatch_size" if self.num_minibatches is None else "num_minibatches"
-        require_divides(self, divisor, self.transitions_per_update, product, usual=USUAL_MINIBATCH)
+        usual = min(USUAL_MINIBATCH, self.transitions_per_update)
+        require_divides(self, divisor, self.transitions_per_update, product, usual=usual)
         if self.microbatch_size is not None:
             require_divides(self, "microbatch_size", self.resolved_minibatch_size, "the minibatch")
 
@@ -115,7 +117,7 @@ class PPO(RolloutAlgorithm):
         """Number of transitions per gradient step, from `minibatch_size` or `num_minibatches`."""
         if self.num_minibatches is not None:
             return self.transitions_per_update // self.num_minibatches
-        return self.minibatch_size or USUAL_MINIBATCH
+        return self.minibatch_size or min(USUAL_MINIBATCH, self.transitions_per_update)
 
     @property
     def num_microbatches(self) -> int:

@@ -99,7 +99,11 @@ def test_a_class_in_a_file_makes_environments(tmp_path, monkeypatch):
     ("env", "kwargs", "said"),
     [
         (3, {}, r"env is 3 \(int\); expected an id such as 'pettingzoo:mpe2.simple_spread_v3'"),
-        ("kuhn_poker", {}, r"'kuhn_poker': there is no such id; expected an environment of several agents, such as 'pettingzoo:"),
+        (
+            "kuhn_poker",
+            {},
+            r"'kuhn_poker': there is no such id; expected an environment of several agents, such as 'pettingzoo:",
+        ),
         ("pettingzoo:", {}, "there is no such id"),
         (
             "pettingzoo:classic.tictactoe_v2",
