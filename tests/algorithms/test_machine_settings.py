@@ -80,17 +80,18 @@ def test_critics_without_images_compute_in_it_too() -> None:
     )  # fmt: skip
     critic, obs, action = lv.rl.Critic(policy), torch.randn(4, 3), torch.randn(4, 1)
     half = critic(obs, action)
-    object.__setattr__(critic.policy, "precision", "float32")
-    critic.set_precision()
+    critic.set_precision("float32")
     whole = critic(obs, action)
     assert half.dtype == whole.dtype == torch.float32
     assert not torch.equal(half, whole) and torch.allclose(half, whole, atol=2e-2)
 
 
-def test_bfloat16_is_refused_where_default_networks_have_no_use_for_it() -> None:
-    for hp in (DQN(precision="bfloat16"), PPO(precision="bfloat16")):
-        with pytest.raises(ValueError, match="precision is 'bfloat16', expected 'float32'"):
-            hp.flow(lv.Task("CartPole-v1"))
+@pytest.mark.parametrize(
+    ("kind", "env"), [(PPO, "CartPole-v1"), (DQN, "CartPole-v1"), (SAC, "Pendulum-v1"), (TD3, "Pendulum-v1")]
+)
+def test_default_networks_of_vectors_learn_in_it_where_it_is_asked_for(kind: Any, env: str) -> None:
+    assert kind().flow(lv.Task(env)).learners()["learn"].policy.precision == "float32"
+    assert kind(precision="bfloat16").flow(lv.Task(env)).learners()["learn"].policy.precision == "bfloat16"
 
 
 def test_auto_is_decided_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,7 +207,7 @@ def test_a_run_that_names_another_needs_it(inside, tmp_path, capsys):
     with pytest.raises(LoadError, match=r"no two runs fill all sides, player_0, player_1: .*run plays for player_0$"):
         levada.cross_play([run])
     with pytest.raises(
-        ConfigError, match=r"run' is given twice; expected different runs, each of which also plays against its"
+        ConfigError, match=r"run is given twice; expected different runs, each of which also plays against its"
     ):
         levada.cross_play([run, run])
     other.rename(tmp_path / "moved")

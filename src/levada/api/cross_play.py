@@ -84,22 +84,19 @@ def cross_play(
     if not runs:
         msg = "cross_play: runs is empty; expected at least one run"
         raise ConfigError(msg)
-    paths = [os.fspath(run.path) if isinstance(run, Result) else os.fspath(run) for run in runs]
-    if twice := [path for path in paths if paths.count(path) > 1]:
-        msg = (
-            f"cross_play: {twice[0]!r} is given twice; expected different runs, each of which also plays against itself"
-        )
-        raise ConfigError(msg)
     results = [run if isinstance(run, Result) else load(run, at=at, trust=trust) for run in runs]
     tasks = [task_of_several("cross_play", result) for result in results]
     for result, task in zip(results, tasks, strict=True):
         _check_same(results[0], tasks[0], result, task)
+    names = [short(result.path) for result in results]
+    if twice := [name for name in names if names.count(name) > 1]:
+        msg = f"cross_play: {twice[0]} is given twice; expected different runs, each of which also plays against itself"
+        raise ConfigError(msg)
     sides = _sides(tasks)
     players = [_players(result, task, sides) for result, task in zip(results, tasks, strict=True)]
     bare = replace(
         tasks[0], policies={"+".join(side): side for side in sides}, policy_of=None, agent_id=False, with_state=False
     )
-    names = [short(result.path) for result in results]
     played: dict[tuple[int, ...], list[list[float]]] = {}
     rows = []
     for (run, against), number in product(product(range(len(runs)), repeat=2), range(len(sides))):

@@ -12,7 +12,8 @@ from torch import nn
 
 from levada.rl.data.spaces import SpaceError, allocate, map_nest
 from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, Vector, dense_layers
-from levada.rl.policies.networks import MLP, MultiInput, NatureCNN, SmallCNN, default_network
+from levada.rl.policies.networks import MLP, MultiInput, NatureCNN, SmallCNN, ValueMLP, default_network
+from levada.rl.policies.policy import Policy
 
 torch.set_num_threads(1)
 
@@ -199,3 +200,18 @@ def test_the_small_network_has_two_convolutions_of_large_images(side, num_featur
     assert (params.shape, value.shape) == ((2, 6), (2,))
     assert network.image.layers[-2].weight.shape == (256, num_features)
     assert sum(isinstance(layer, torch.nn.Conv2d) for layer in network.image.layers) == (2 if side == 84 else 3)
+
+
+DRAWN = {
+    None: {"policy.0": 0.1213, "policy.2": 0.0540, "policy.4": -0.0011, "value.0": 0.1260, "value.4": 0.1717},
+    ValueMLP: {"shared.0": 0.1213, "shared.2": 0.0540, "policy": -0.1113},
+}
+
+
+@pytest.mark.parametrize("network", DRAWN)
+def test_layers_are_drawn_in_their_order(network: Any) -> None:
+    """In another order, each seed would give another run."""
+    policy = Policy(observation_space=spaces.Box(-1.0, 1.0, (4,)), action_space=spaces.Discrete(2), network=network)
+    made = policy.module(seed=1).state_dict()
+    for name, first in DRAWN[network].items():
+        assert made[f"network.{name}.weight"].flatten()[0].item() == pytest.approx(first, abs=1e-4), name

@@ -431,5 +431,5 @@ def _hidden_layers(size: int, hidden_sizes: Sequence[int], activation: Activatio
 
 
 def _stack(size: int, hidden_sizes: Sequence[int], activation: Activation, out: int, gain: float) -> nn.Sequential:
-    last = linear([size, *hidden_sizes][-1], out, gain, OutputLayer)
-    return nn.Sequential(*_hidden_layers(size, hidden_sizes, activation), last)
+    layers = list(_hidden_layers(size, hidden_sizes, activation))  # drawn before the last one
+    return nn.Sequential(*layers, linear([size, *hidden_sizes][-1], out, gain, OutputLayer))
