@@ -138,6 +138,7 @@ class Monitor:
             has_goal: whether each learner has its own end.
         """
         self.has_goal, self._learning = has_goal, tuple(learning)
+        self._return_mean = None
         self._until, self._begun_with = until, self.updates
         self._is_over = until.met(self) is not None
         self._count_again()

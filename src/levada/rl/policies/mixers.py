@@ -64,7 +64,7 @@ class MonotonicMixer(ObservationModule):
         self.bias_2: nn.Sequential = nn.Sequential(
             nn.Linear(state_size, embed_size), nn.ReLU(), nn.Linear(embed_size, 1)
         )
-        self.set_precision(policy.precision)
+        self.set_precision(policy.acting_precision)  # its outputs are values, too large for bfloat16
 
     def forward(self, values: Tensor, obs: TensorNest, there: Tensor) -> Tensor:
         """Return joint values ``[N]``.
