@@ -1,9 +1,10 @@
 """Compute dtype of a network: float32, or bfloat16 if the processor multiplies bfloat16 natively.
 
 Parameters, their gradients and all computations of losses stay float32 (PyTorch's autocast). Of levada's networks, convolutions
-are bfloat16, or for vectors the layers before the last one; of your own networks, all layers. A gradient step of the Nature network on 84 x 84 images then takes 184 us per sample on a core with AMX,
-compared with 618 in float32; without such instructions bfloat16 takes several times as long. Nothing is timed: the choice
-depends only on the processor and on sizes, so equal runs on equal machines make the same choice.
+are bfloat16, or for vectors the layers before the last one; of your own networks, all layers. A gradient step of the Nature
+network on 84 x 84 images then takes 184 us per sample on a core with AMX, compared with 618 in float32; without such
+instructions bfloat16 takes several times as long. Nothing is timed: the choice depends only on the processor and on sizes, so
+equal runs on equal machines make the same choice.
 
 Networks of vectors are float32 unless a user asks for bfloat16, which pays for wide layers and large minibatches. Their gradient
 steps are in bfloat16 then; the policy still acts in float32.
