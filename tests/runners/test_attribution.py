@@ -109,10 +109,11 @@ def test_a_sleep_is_found_in_its_operator_and_times_add_up(where: str, on: str) 
         for report in run:
             if report.firing == 10:
                 break
-        wall_s = run.statistics().wall_s
+        wall_before_s = run.statistics().wall_s
         workers = run.attribution()
+        wall_after_s = run.statistics().wall_s
     for worker in workers.values():
-        assert total_s(worker) == pytest.approx(wall_s, rel=0.01)
+        assert 0.99 * wall_before_s <= total_s(worker) <= 1.01 * wall_after_s
         assert sum(worker.waits_for.values()) == pytest.approx(1.0)
     spent = {(node, what): 0.0 for node in ("rollout",) for what in ("environment", "inference")}
     for worker in workers.values():
