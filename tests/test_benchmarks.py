@@ -14,6 +14,7 @@ from benchmarks import growth, presets
 from benchmarks._growth.axis import Curve, Side, curves, take_turns
 from benchmarks._scaling.nodes import tables
 from benchmarks.compare.jobs import BENCHMARKS, Plan, make_jobs
+from benchmarks.compare.run import parse
 from levada.algorithms.registry import find_algorithm
 
 
@@ -21,11 +22,23 @@ from levada.algorithms.registry import find_algorithm
 def test_levada_accepts_the_settings_of_its_peers(name: str) -> None:
     benchmark = BENCHMARKS[name]
     peers = tuple(preset.peer for preset in benchmark.presets)
-    plan = Plan(name=name, peers=peers, runs=1, seed=0, quick=True, only_peers=False, compare_threads=False, json=None)
+    settings = tuple(preset.name for preset in benchmark.presets)
+    plan = Plan(
+        name=name, peers=peers, settings=settings, runs=1, seed=0, quick=True, only_peers=False, compare_threads=False,
+        json=None,
+    )  # fmt: skip
     jobs = [job for job in make_jobs(plan) if job.form is not None]
     assert {job.form.name for job in jobs if job.form} == {form.name for p in benchmark.presets for form in p.forms}
     for job in jobs:
         find_algorithm(job.algorithm)(**job.levada_fields)
+
+
+def test_settings_are_chosen_by_their_names() -> None:
+    plan = parse(["mappo-spread", "--settings", "BenchMARL, MAPPO's paper"])
+    assert [preset.name for preset in plan.presets] == ["BenchMARL, MAPPO's paper"]
+    assert parse(["mappo-spread"]).presets == BENCHMARKS["mappo-spread"].presets
+    with pytest.raises(SystemExit):
+        parse(["mappo-spread", "--settings", "paper"])
 
 
 def test_shares_are_of_forms_that_there_are() -> None:

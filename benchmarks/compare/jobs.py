@@ -47,6 +47,8 @@ class Plan:
     name: str
     """Of the benchmark."""
     peers: tuple[str, ...]
+    settings: tuple[str, ...]
+    """Names of presets."""
     runs: int
     seed: int
     quick: bool
@@ -61,8 +63,10 @@ class Plan:
 
     @property
     def presets(self) -> tuple[Preset, ...]:
-        """Those of the chosen peers."""
-        return tuple(preset for preset in self.benchmark.presets if preset.peer in self.peers)
+        """The chosen ones of the chosen peers."""
+        return tuple(
+            preset for preset in self.benchmark.presets if preset.peer in self.peers and preset.name in self.settings
+        )
 
     @property
     def peers_to_run(self) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ updates alone. Equal are the environment, the number of its copies, the steps of
 minibatch (400 steps are 1,200 transitions, one of each agent), the widths of the networks, and the critic, which gives one value
 for each state. Levada's normalization of values and advantages is off, as in BenchMARL. BenchMARL takes all cores for its updates
 unless it is told not to, so the target is for two threads on two cores. With one thread each the ratio has no target: gradient
-steps in plain PyTorch and the environment alone would give one of 3 (`mappo_limit.py`). There, levada is also timed with layers
-in bfloat16; BenchMARL's are float32.
+steps in plain PyTorch and the environment alone would give one of 3 (`mappo_limit.py`). Levada is timed in float32, as BenchMARL
+computes, and with layers in bfloat16.
 
 **two-policies**: PPO for two policies, each with two agents of four CartPoles. Equal are the network (64-64, tanh, one each for
 policy and value), the env steps of a batch (4,000; 4,096), the passes over it (30) and the minibatches (128 transitions), RLlib's
@@ -54,6 +54,7 @@ _DEFAULT: Final[Mapping[str, object]] = {
     "learning_rate": 5e-5,
     "hidden_sizes": (256, 256),
 }
+_TWO_WORKERS: Final[Mapping[str, object]] = {"shards": 2, "num_envs": 5, "microbatch_size": 600}
 _SPREAD: Final = (
     Preset(
         name="BenchMARL default, 2 threads",
@@ -65,11 +66,12 @@ _SPREAD: Final = (
         levada_steps=48_000,
         target_ratio=3.0,
         forms=(
+            Form(name="2 workers", on="processes:2", threads=2, fields=_TWO_WORKERS),
             Form(
-                name="2 workers",
+                name="2 workers, bfloat16",
                 on="processes:2",
                 threads=2,
-                fields={"shards": 2, "num_envs": 5, "microbatch_size": 600},
+                fields={**_TWO_WORKERS, "precision": "bfloat16"},
             ),
         ),
         levada=_DEFAULT,

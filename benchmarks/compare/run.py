@@ -35,6 +35,9 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
     parser = argparse.ArgumentParser(description="Time levada and other libraries on this machine, in turn.")
     parser.add_argument("name", metavar="BENCHMARK", choices=list(BENCHMARKS), help=", ".join(BENCHMARKS))
     parser.add_argument("--peers", help="comma-separated; default: all that the benchmark has")
+    parser.add_argument(
+        "--settings", action="append", metavar="NAME", help="run only these, as the tables name them; repeatable"
+    )
     parser.add_argument("--runs", type=int, help="turns, each with its seed: default and least 3, with --quick 1")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first turn; each further one adds 1")
     parser.add_argument("--quick", action="store_true", help="short runs: does it work? The figures mean little")
@@ -47,6 +50,12 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
     args.peers = known if args.peers is None else tuple(args.peers.split(","))
     if unknown := [peer for peer in args.peers if peer not in known]:
         parser.error(f"{args.name} has no peer {', '.join(unknown)}; there are {', '.join(known)}")
+    settings = [preset.name for preset in BENCHMARKS[args.name].presets if preset.peer in args.peers]
+    args.settings = tuple(args.settings or settings)
+    if unknown := [name for name in args.settings if name not in settings]:
+        parser.error(
+            f"{args.name} has no settings {', '.join(unknown)}; there are {', '.join(dict.fromkeys(settings))}"
+        )
     least = 1 if args.quick else 3
     args.runs = least if args.runs is None else args.runs
     if args.runs < least:
