@@ -3,16 +3,19 @@
     python benchmarks/planner.py                      # five environments that cost what they are told to, and three real ones
     python benchmarks/planner.py waiting ppo-cartpole
 
-Every candidate is measured by one probe, the best of them and the planner's choice again by longer ones, in turns. Prints, for
-each task, the number of candidates and of probes, both choices, and the ratio of their speeds.
+Every candidate is measured by one probe, the best of them and the planner's choice again by longer ones, in turns. The best is
+that of the largest median. Prints, for each task, the number of candidates and of probes, both choices, and the median ratio of
+their speeds in the same turn, because a shared machine changes its speed from turn to turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from levada.api.options import configure
@@ -25,10 +28,12 @@ from levada.run.planner.candidates import Candidate, candidates
 from levada.run.planner.search import search
 from levada.runners.statistics import num_cores
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of the environment below
+
 COSTLY = "benchmarks._costly:Costly-v0"
 SHORT = {"num_steps": 32}
 """Updates of 256 env steps, of which a probe of a second makes several."""
-FINALISTS, TURNS, LONG_S = 4, 2, 2.0
+FINALISTS, TURNS, LONG_S = 4, 6, 2.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def _compare(name: str, case: Case, is_verbose: bool) -> None:
     probes.PROBE_S = before_s
     medians = {candidate: statistics.median(found) for candidate, found in longer.items()}
     best = max(finalists, key=medians.__getitem__)
-    ratio = medians[plan.best.candidate] / medians[best]
+    ratio = statistics.median(own / other for own, other in zip(longer[plan.best.candidate], longer[best], strict=True))
     print(
         f"{name:16} {len(possible):10} {len(plan.probed):6} {planned_s:7.1f} {ratio:12.1%}  {plan.best.candidate} "
         f"({medians[plan.best.candidate]:,.0f}/s); {best} ({medians[best]:,.0f}/s)",
