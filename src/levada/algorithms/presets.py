@@ -52,11 +52,8 @@ _MUJOCO: Mapping[str, Any] = {
 }
 
 _MUJOCO_TASKS = (
-    "Ant-v5",
     "HalfCheetah-v5",
     "Hopper-v5",
-    "Humanoid-v5",
-    "HumanoidStandup-v5",
     "InvertedDoublePendulum-v5",
     "InvertedPendulum-v5",
     "Pusher-v5",
@@ -321,6 +318,8 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "normalize_reward": True,
         },
         **dict.fromkeys(_MUJOCO_TASKS, _MUJOCO),
+        # with a standard deviation of 1, the torques of so many joints are mostly noise
+        **dict.fromkeys(("Ant-v5", "Humanoid-v5", "HumanoidStandup-v5"), {**_MUJOCO, "log_std_init": -1.0}),
         "Swimmer-v5": {**_MUJOCO, "discount": 0.9999},
         "BipedalWalker-v3": {
             "num_envs": 16,
