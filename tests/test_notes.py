@@ -19,7 +19,7 @@ from levada.api.notes import advice, default_until
 from levada.api.options import configure
 
 ENDED = "from there on nothing is learned"
-FLAT = "for half of the budget the mean return has not risen"
+FLAT = "for half of the budget the mean return has not clearly risen"
 
 
 class Nothing(gymnasium.Env):

@@ -59,11 +59,27 @@ def test_a_run_without_times_says_so(shell, run):
     summary = json.loads((run.path / SUMMARY).read_bytes())
     del summary["times"]
     (run.path / SUMMARY).write_text(json.dumps(summary))
+    for frames in run.path.glob("frames*.bin"):
+        frames.unlink()
     found = shell(f"explain {run.path}")
     assert found.code == 2
-    assert "has no summary of its times: it is still running, was cut off" in found.err
+    assert "has no times yet" in found.err
     (run.path / SUMMARY).unlink()
     assert shell(f"explain {run.path}").code == 2
+
+
+def test_a_run_that_has_not_ended_is_explained_by_its_last_frame(shell, run):
+    summary = run.summary
+    (run.path / SUMMARY).unlink()
+    found = shell(f"explain {run.path}")
+    assert found.code == 0
+    assert "so far: it is still running, or was cut off" in found.out
+    assert "learn" in found.out
+    told = json.loads(shell(f"explain {run.path} --json").out)
+    total_s = sum(sum(own.values()) for own in told["times"]["workers"]["main"]["times_s"].values())
+    assert total_s == pytest.approx(told["times"]["wall_s"], rel=0.05)
+    assert told["times"]["workers"].keys() == summary.times.workers.keys()
+    assert ("What limits it: " in found.out) == (told["bottleneck"] is not None)
 
 
 def test_hostile_names_are_printed_as_text(shell, run):

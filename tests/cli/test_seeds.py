@@ -171,3 +171,10 @@ def test_a_log_that_cannot_be_written_fails_its_run_alone(shell):
     assert (first.code, done.code) == (0, 1)
     assert "seed 1: failed: runs/seed-1.log: Is a directory" in done.message
     assert [line.split()[-1] for line in done.out.splitlines()[1:3]] == ["failed", "finished"]
+
+
+def test_several_runs_are_not_watched_one_by_one(shell, tmp_path):
+    done = shell(f"{COMMAND} --seeds 1-2 --until updates=1 --watch --out runs")
+    assert done.code == 2
+    assert "levada watch DIR" in done.err
+    assert not (tmp_path / "runs").exists()

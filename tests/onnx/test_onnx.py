@@ -62,6 +62,14 @@ KINDS = {
     "masked, multi-discrete": {"action_space": spaces.MultiDiscrete([2, 3]), "observation_space": masked(5)},
     "images": {"action_space": spaces.Discrete(3), "observation_space": IMAGE},
     "nested": {"action_space": spaces.Discrete(3), "observation_space": NESTED, "normalize_obs": True},
+    "keys with slashes": {
+        "action_space": spaces.Discrete(3),
+        "observation_space": spaces.Dict({"a/b": BOX, "a": spaces.Dict({"c": BOX}), "ab": BOX}),
+    },
+    "all integers": {
+        "action_space": spaces.Discrete(3),
+        "observation_space": spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64),
+    },
     "integer": {"action_space": spaces.Discrete(3), "observation_space": spaces.Discrete(7)},
     "GRU": {"action_space": spaces.Discrete(3), "network": Gru},
     "LSTM": {"action_space": BOX, "network": Lstm},

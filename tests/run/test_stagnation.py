@@ -76,7 +76,7 @@ def test_a_run_whose_return_does_not_rise_is_told_once_at_half_of_its_budget(ret
     notes, summary = play(returns)
     ((update, text),) = notes
     assert update == NUM // 2
-    assert text.startswith("for half of the budget the mean return has not risen (")
+    assert text.startswith("for half of the budget the mean return has not clearly risen (")
     assert text.endswith("; try something else")
     assert json.loads(summary.to_json())["notes"] == [text]
     assert summary.updates == NUM

@@ -190,7 +190,32 @@ def test_a_report_is_the_page_without_a_server(chromium, finished, tmp_path):
     assert count(fact(page, "updates")) == 20
     if AXE.exists():
         assert violations(page) == []
+    for menu, choice in (("metric", "losses/entropy"), ("axis", "charts/wall_s")):
+        page.select_option(f"#{menu}", choice)
+        page.wait_for_selector(f".plot[data-made*='{choice}']")
     assert page.problems == []
+    page.close()
+
+
+def test_a_run_that_cannot_be_read_is_told_beside_those_that_can(chromium, finished, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(finished, broken)
+    with served(broken, finished) as url:
+        (broken / "config.json").write_text("{")
+        page = opened(chromium, url)
+        page.wait_for_selector(".status.finished")
+        assert "broken" in page.locator(".unread .notice").inner_text()
+        page.close()
+
+
+def test_runs_whose_directories_have_the_same_name_are_told_apart(chromium, finished, tmp_path):
+    for trial in ("a", "b"):
+        shutil.copytree(finished, tmp_path / trial / "seed-0")
+    (tmp_path / "report.html").write_text(report_of([tmp_path / "a" / "seed-0", tmp_path / "b" / "seed-0"]))
+    page = opened(chromium, (tmp_path / "report.html").as_uri())
+    page.wait_for_selector(".u-legend")
+    labels = [label for label in page.locator(".u-legend .u-label").all_inner_texts() if "seed-0" in label]
+    assert len(set(labels)) == 2
     page.close()
 
 

@@ -12,6 +12,13 @@ const AXES = { step: "env steps", "charts/wall_s": "seconds" };
 /** Seconds between two drawings while a run goes on. */
 const EVERY_S = 0.5;
 
+/** Last part of a run's name, or all of it if another run has the same last part. */
+export function shortName(state: RunState, states: RunState[]): string {
+  const last = (name: string): string => name.split("/").at(-1) ?? name;
+  const isShared = states.some((other) => other !== state && last(other.opened.name) === last(state.opened.name));
+  return isShared ? state.opened.name : last(state.opened.name);
+}
+
 export class CurvesView {
   readonly element = make("section", { class: "curves" });
   private readonly metric = make("select", { id: "metric" });
@@ -22,15 +29,20 @@ export class CurvesView {
   private drawn = "";
   private drawnAt = 0;
 
-  constructor() {
+  /** `redraw` is called when the user chooses another curve, or the browser other colors. */
+  constructor(redraw: () => void) {
+    const again = (): void => {
+      this.drawn = "";
+      redraw();
+    };
     for (const [name, words] of Object.entries(AXES)) this.axis.append(make("option", { value: name }, words));
     const labels = [make("label", { for: "metric" }, "Curve "), make("label", { for: "axis" }, " over ")] as const;
     labels[0].append(this.metric);
     labels[1].append(this.axis);
     this.element.append(make("div", { class: "choices" }, ...labels), this.place);
-    for (const choice of [this.metric, this.axis]) choice.addEventListener("change", () => (this.drawn = ""));
+    for (const choice of [this.metric, this.axis]) choice.addEventListener("change", again);
     new ResizeObserver(() => this.plot?.setSize({ width: this.place.clientWidth, height: HEIGHT })).observe(this.place);
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (this.drawn = ""));
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   }
 
   show(states: RunState[]): void {
@@ -74,7 +86,7 @@ export class CurvesView {
       });
       const increasing = points.filter(([at], index) => index === points.length - 1 || at < (points[index + 1]?.[0] ?? Infinity));
       tables.push([increasing.map(([at]) => at), increasing.map(([, value]) => value)]);
-      labels.push(state.opened.name.split("/").at(-1) ?? "");
+      labels.push(shortName(state, states));
     });
     return [tables.length === 1 && tables[0] ? tables[0] : uPlot.join(tables), labels];
   }

@@ -2,7 +2,7 @@
 
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
-import { CurvesView } from "./curves_view";
+import { CurvesView, shortName } from "./curves_view";
 import { make, tell } from "./dom";
 import type { Message } from "./messages";
 import { RunView } from "./run_view";
@@ -13,7 +13,8 @@ const MOST_MS = 300;
 class Page {
   private readonly runs = new Map<number, RunView>();
   private readonly problems = new Map<number, HTMLElement>();
-  private readonly curves = new CurvesView();
+  private readonly curves = new CurvesView(() => this.tick());
+  private readonly unread = make("div", { class: "unread" });
   private readonly places = make("div", { class: "runs" });
   private readonly notice = make("p", { class: "notice", role: "status", hidden: "" });
   private isDue = false;
@@ -48,11 +49,12 @@ class Page {
     else this.places.append(view.element);
     this.runs.set(number, view);
     if (!this.root.contains(this.places)) {
-      this.root.replaceChildren(make("h1", {}, "levada"), this.notice, this.places);
+      this.root.replaceChildren(make("h1", {}, "levada"), this.notice, this.unread, this.places);
     }
     if (this.runs.size === 1) view.flow.element.after(this.curves.element);
     else this.places.before(this.curves.element);
-    document.title = `${[...this.runs.values()].map((run) => run.state.opened.name.split("/").at(-1)).join(", ")} – levada`;
+    const states = [...this.runs.values()].map((run) => run.state);
+    document.title = `${states.map((state) => shortName(state, states)).join(", ")} – levada`;
   }
 
   private unreadable(number: number, text: string): void {
@@ -60,7 +62,8 @@ class Page {
     const place = make("p", { class: "notice", role: "status" }, text);
     this.problems.set(number, place);
     document.getElementById("waiting")?.remove();
-    this.root.append(place);
+    this.unread.append(place);
+    if (!this.root.contains(this.unread)) this.root.append(this.unread);
   }
 
   private plan(): void {

@@ -319,7 +319,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
         **dict.fromkeys(_MUJOCO_TASKS, _MUJOCO),
         # with a standard deviation of 1, the torques of so many joints are mostly noise
-        **dict.fromkeys(("Ant-v5", "Humanoid-v5", "HumanoidStandup-v5"), {**_MUJOCO, "log_std_init": -1.0}),
+        **{key: {**_MUJOCO, "log_std_init": -1.0} for key in ("Ant-v5", "Humanoid-v5", "HumanoidStandup-v5")},
         "Swimmer-v5": {**_MUJOCO, "discount": 0.9999},
         "BipedalWalker-v3": {
             "num_envs": 16,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import tyro
@@ -14,8 +15,9 @@ from levada.cli.parse import parse_run
 from levada.cli.tables import show
 from levada.run.display.attribution import time_table
 from levada.run.display.printable import printable
+from levada.run.frames.file import FrameReader
 from levada.run.storage.directory import RunDirectory
-from levada.run.summary import Advice, Summary
+from levada.run.summary import Advice, WorkerTimes
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "workers": "--on processes:{value}",
@@ -39,28 +41,61 @@ def explain(args: list[str]) -> int:
     """Print the table, the bottleneck, and what would help."""
     options = parse_run(ExplainOptions, "explain", args)
     directory = RunDirectory.open(options.run)
-    summary = directory.summary()
-    if summary is None or summary.times is None:
+    found = _of_summary(directory) or _of_frames(directory)
+    if found is None:
         msg = (
-            f"{directory.shown} has no summary of its times: it is still running, was cut off, or was written by an older "
-            "version of levada; a run has one when it ends, also by Ctrl-C"
+            f"{directory.shown} has no times yet: it has only just started, was cut off then, or was written by an older "
+            "version of levada"
         )
         raise UsageError(msg)
     if options.json:
-        told = {"bottleneck": summary.bottleneck, "advice": summary.advice, "times": summary.times}
+        told = {"bottleneck": found.bottleneck, "advice": found.advice, "times": found.times}
         print(msgspec.json.encode(told).decode())
         return 0
-    say(f"{summary.algorithm} on {summary.env}, seed {summary.seed}, {summary.deployment}: {_speed(summary)}")
-    show(time_table(summary.times))
-    say(f"What limits it: {printable(summary.bottleneck)}.")
-    say(_advice(summary.advice))
+    run = directory.config.identity
+    say(f"{run.algorithm} on {run.env}, seed {run.seed}, {run.deployment}: {found.speed}")
+    show(time_table(found.workers))
+    if found.bottleneck is None:
+        say("What limits it is not known yet.")
+    else:
+        say(f"What limits it: {printable(found.bottleneck)}.")
+        say(_advice(found.advice))
     return 0
 
 
-def _speed(summary: Summary) -> str:
-    rate = "no env steps" if summary.steps_per_s is None else f"{summary.steps_per_s:,.0f} steps/s"
-    assert summary.times is not None
-    return f"{rate}, {summary.times.wall_s:.1f} s on {summary.times.num_cores} cores"
+class _Found(NamedTuple):
+    """What is told of a run."""
+
+    speed: str
+    times: object
+    workers: Mapping[str, WorkerTimes]
+    bottleneck: str | None
+    advice: Advice | None
+
+
+def _of_summary(directory: RunDirectory) -> _Found | None:
+    summary = directory.summary()
+    if summary is None or summary.times is None:
+        return None
+    times, rate = summary.times, summary.steps_per_s
+    speed = f"{_rate(rate)}, {times.wall_s:.1f} s on {times.num_cores} cores"
+    return _Found(speed, times, times.workers, summary.bottleneck, summary.advice)
+
+
+def _of_frames(directory: RunDirectory) -> _Found | None:
+    """Return what the last frame tells of a run that is still running, or was killed."""
+    last = None
+    with closing(FrameReader(directory.path)) as reader:
+        for frame in reader.all():
+            last = frame
+    if last is None or not last.workers:
+        return None
+    speed = f"{_rate(last.steps_per_s)} at last, {last.wall_s:.1f} s so far: it is still running, or was cut off"
+    return _Found(speed, {"wall_s": last.wall_s, "workers": last.workers}, last.workers, last.bottleneck, last.advice)
+
+
+def _rate(steps_per_s: float | None) -> str:
+    return "no env steps" if steps_per_s is None else f"{steps_per_s:,.0f} steps/s"
 
 
 def _advice(advice: Advice | None) -> str:

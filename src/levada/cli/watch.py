@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
@@ -55,7 +56,8 @@ def watch(args: list[str]) -> int:
     try:
         run_server(paths, host=options.host, port=options.port, on_start=tell)
     except OSError as error:
-        msg = f"cannot listen at {options.host}, port {options.port}: {os.strerror(error.errno or 0)}"
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        msg = f"cannot listen at {options.host}, port {options.port}: {why}"
         raise UsageError(msg) from error
     except KeyboardInterrupt:
         pass
@@ -81,7 +83,7 @@ def watched(run: Path) -> Iterator[str]:
     Raises:
         UsageError: that process could not begin.
     """
-    command = [sys.executable, "-m", "levada.watch", str(run)]
+    command = [sys.executable, "-P", "-m", "levada.watch", str(run)]  # no module of the working directory
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as page:
         assert page.stdin is not None
         assert page.stdout is not None

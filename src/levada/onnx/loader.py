@@ -40,7 +40,13 @@ class Policy:
         return action[0] if is_one else action
 
     def _leaf(self, name: str, obs: Any) -> Any:
-        for key in name.split("/")[1:]:
-            obs = obs[int(key)] if isinstance(obs, tuple | list) else obs[key]
+        path = name.removeprefix("obs").removeprefix("/")
+        while path:
+            if isinstance(obs, tuple | list):
+                key, _, path = path.partition("/")
+                obs = obs[int(key)]
+            else:  # a key may contain a slash
+                key = max((key for key in obs if f"{path}/".startswith(f"{key}/")), key=len)
+                obs, path = obs[key], path[len(key) + 1 :]
         dtype = self.inputs[name].type[len("tensor(") : -1]
         return np.asarray(obs, {"float": "float32", "double": "float64"}.get(dtype, dtype))

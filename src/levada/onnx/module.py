@@ -118,5 +118,5 @@ def _drawn(space: Space[Any], num_rows: int, rng: np.random.Generator) -> np.nda
         low, high = np.maximum(space.low, -3.0), np.minimum(space.high, 3.0)
         return (low + (high - low) * rng.random(shape)).astype(space.dtype)
     if isinstance(space, spaces.Box):
-        return rng.integers(space.low, space.high.astype(np.int64) + 1, shape).astype(space.dtype)
+        return rng.integers(space.low, space.high, shape, dtype=space.dtype, endpoint=True)
     return rng.integers(0, 2, shape).astype(space.dtype)

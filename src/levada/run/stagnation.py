@@ -59,7 +59,7 @@ class Stagnation:
             return self._tell("no episode has ended", "a time limit for episodes, ") if has_none else None
         if found.has_risen or (not is_first and self._goal is None) or self._has_learned(monitor):
             return None
-        return self._tell(f"the mean return has not risen{_figures(found, self._goal)}")
+        return self._tell(f"the mean return has not clearly risen{_figures(found, self._goal)}")
 
     def _has_learned(self, monitor: Monitor) -> bool:
         """Whether most of the way to the goal is done."""

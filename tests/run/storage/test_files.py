@@ -5,7 +5,7 @@ import os
 import pytest
 from support.runs.fakes import FullDisk, files_below
 
-from levada.run.storage.files import write_atomic, write_synced
+from levada.run.storage.files import NotAFileError, write_atomic, write_synced, writing
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
@@ -28,6 +28,27 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, nam
             write_atomic(path, b"newer")
     assert path.read_bytes() == b"old"
     assert files_below(tmp_path) == ["summary.json"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "directory"])
+def test_only_files_are_replaced(tmp_path, make):
+    place = tmp_path / "out"
+    make(place)
+    before = place.lstat()
+    with pytest.raises(NotAFileError):
+        write_atomic(place, b"new")
+    with pytest.raises(NotAFileError), writing(place):
+        pass
+    assert place.lstat().st_ino == before.st_ino
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_link_is_replaced_and_not_what_it_leads_to(tmp_path):
+    (tmp_path / "other").write_bytes(b"old")
+    (tmp_path / "out").symlink_to("other")
+    write_atomic(tmp_path / "out", b"new")
+    assert (tmp_path / "other").read_bytes() == b"old"
+    assert (tmp_path / "out").read_bytes() == b"new"
 
 
 def test_an_interrupt_leaves_nothing_behind(tmp_path, monkeypatch):

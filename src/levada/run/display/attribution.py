@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from levada.run.display.printable import printable
-from levada.run.summary import Times, WorkerTimes
+from levada.run.summary import WorkerTimes
 
 MOST_COLUMNS = 6
 """Number of workers that have a column of their own. Of more, the mean is shown."""
@@ -17,9 +17,9 @@ _OUTSIDE = "metrics, display, checkpoints"
 _RUNNER = {"outside": _OUTSIDE, "transport": "transport", "starting": "starting"}
 
 
-def time_table(times: Times) -> Table:
+def time_table(workers: Mapping[str, WorkerTimes]) -> Table:
     """Make the table, in percent of the time of each worker, without rows that are 0 % everywhere."""
-    columns = {name: dict(_shares(worker)) for name, worker in times.workers.items()}
+    columns = {name: dict(_shares(worker)) for name, worker in workers.items()}
     others = [name for name in columns if name != "main"]
     if len(columns) > MOST_COLUMNS:
         rows = {row for name in others for row in columns[name]}

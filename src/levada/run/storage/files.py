@@ -84,9 +84,11 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace the content of `path` by `data`; a reader sees either the old bytes or the new ones.
 
     Raises:
+        NotAFileError: it is a directory, a device, a pipe or a socket.
         OSError: the disk is full, or cannot be written; the old file remains, and no temporary one does.
     """
     target = Path(path)
+    _check_replaceable(target)
     temporary = temporary_name(target)
     try:
         write_synced(temporary, data)
@@ -103,9 +105,11 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Yield a file that takes the place of `path` at the end, if there was no error.
 
     Raises:
+        NotAFileError: it is a directory, a device, a pipe or a socket.
         OSError: the disk is full, or cannot be written; the old file remains, and no temporary one does.
     """
     target = Path(path)
+    _check_replaceable(target)
     temporary = temporary_name(target)
     try:
         with temporary.open("xb") as file:
@@ -171,6 +175,13 @@ def is_directory(path: str | os.PathLike[str]) -> bool:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (OSError, ValueError):
         return False
+
+
+def _check_replaceable(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if not stat.S_ISLNK(found.st_mode):  # the link is replaced, and not what it leads to
+            _check_kind(found, path)
 
 
 def _check_kind(found: os.stat_result, path: str | os.PathLike[str]) -> None:
