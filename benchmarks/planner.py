@@ -28,7 +28,7 @@ from levada.run.planner.candidates import Candidate, candidates
 from levada.run.planner.search import search
 from levada.runners.statistics import num_cores
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of the environment below
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that the environment can be imported
 
 COSTLY = "benchmarks._costly:Costly-v0"
 SHORT = {"num_steps": 32}

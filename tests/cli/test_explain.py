@@ -73,7 +73,7 @@ def test_a_run_that_has_not_ended_is_explained_by_its_last_frame(shell, run):
     (run.path / SUMMARY).unlink()
     found = shell(f"explain {run.path}")
     assert found.code == 0
-    assert "so far: it is still running, or was cut off" in found.out
+    assert "so far: still running, or cut off" in found.out
     assert "learn" in found.out
     told = json.loads(shell(f"explain {run.path} --json").out)
     total_s = sum(sum(own.values()) for own in told["times"]["workers"]["main"]["times_s"].values())

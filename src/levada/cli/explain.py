@@ -90,7 +90,7 @@ def _of_frames(directory: RunDirectory) -> _Found | None:
             last = frame
     if last is None or not last.workers:
         return None
-    speed = f"{_rate(last.steps_per_s)} at last, {last.wall_s:.1f} s so far: it is still running, or was cut off"
+    speed = f"{_rate(last.steps_per_s)} in the last seconds, {last.wall_s:.1f} s so far: still running, or cut off"
     return _Found(speed, {"wall_s": last.wall_s, "workers": last.workers}, last.workers, last.bottleneck, last.advice)
 
 

@@ -84,9 +84,7 @@ def train(args: list[str], began_s: float, instruments: Sequence[MetricsInstrume
     options.check()
     if options.seeds is not None:
         if options.watch:
-            raise UsageError(
-                "--watch is of a single run: with --seeds, `levada watch DIR` shows all of them side by side"
-            )
+            raise UsageError("--watch shows a single run; with --seeds, `levada watch DIR` shows all runs side by side")
         return _train_seeds(parsed, args)
     if options.num_parallel is not None:
         raise UsageError("--num-parallel is of several runs: add --seeds, such as `--seeds 1-5`")

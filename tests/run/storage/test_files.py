@@ -43,6 +43,13 @@ def test_only_files_are_replaced(tmp_path, make):
     assert os.listdir(tmp_path) == ["out"]
 
 
+def test_a_link_to_a_device_stays(tmp_path):
+    (tmp_path / "out").symlink_to(os.devnull)
+    with pytest.raises(NotAFileError):
+        write_atomic(tmp_path / "out", b"new")
+    assert (tmp_path / "out").is_symlink()
+
+
 def test_a_link_is_replaced_and_not_what_it_leads_to(tmp_path):
     (tmp_path / "other").write_bytes(b"old")
     (tmp_path / "out").symlink_to("other")

@@ -179,8 +179,9 @@ def is_directory(path: str | os.PathLike[str]) -> bool:
 
 def _check_replaceable(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
-        found = os.lstat(path)
-        if not stat.S_ISLNK(found.st_mode):  # the link is replaced, and not what it leads to
+        is_link = stat.S_ISLNK(os.lstat(path).st_mode)
+        found = os.stat(path)
+        if not (is_link and stat.S_ISDIR(found.st_mode)):  # a link is replaced itself, unless to a device: /dev/stdout
             _check_kind(found, path)
 
 
