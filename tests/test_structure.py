@@ -14,7 +14,7 @@ import levada
 
 ROOT = Path(levada.__file__).parent
 MAX_ROOMS_OF_RL = 9
-MAX_FILES_OF_PPO = 94
+MAX_FILES_OF_PPO = 95
 MAX_CIRCLE = 2
 
 

@@ -79,6 +79,42 @@ def test_a_comparison_can_be_drawn(shell, tmp_path):
     assert "CartPole-v1" in text
 
 
+def test_runs_that_have_not_finished_are_drawn_as_far_as_they_went(shell, folder, tmp_path):
+    shutil.copytree(folder / "runs/0.01-1", tmp_path / "cut off")
+    (tmp_path / "cut off/summary.json").unlink()
+    os.utime(tmp_path / "cut off/frames.bin", (0, 0))
+    done = shell(f"plot '{tmp_path}/cut off' --out {tmp_path}/curves.png")
+    assert (done.code, done.err) == (0, "")
+    assert (tmp_path / "curves.png").stat().st_size > 5_000
+    refused = shell(f"compare '{tmp_path}/cut off'")
+    assert refused.code == 2
+    assert "compare: no run is left: left out: " in refused.err and "was cut off" in refused.err
+
+
+def test_runs_without_env_steps_are_drawn_over_updates(shell, folder, tmp_path):
+    shutil.copytree(folder / "runs/0.01-1", tmp_path / "cloned")
+    metrics = tmp_path / "cloned/metrics.jsonl"
+    lines = [json.loads(line) | {"step": 0} for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert shell(f"plot '{tmp_path}/cloned' --out {tmp_path}/curves.svg --y losses/entropy").code == 0
+    text = (tmp_path / "curves.svg").read_text()
+    assert "<!-- updates -->" in text and "<!-- env steps -->" not in text
+
+
+@pytest.mark.parametrize(
+    ("runs", "fields", "words"),
+    [
+        ("runs", {}, "compare: runs is 'runs', expected a list of directories or patterns; did you mean ['runs']?"),
+        ([5], {}, "compare: runs is [5], expected a list of directories"),
+        (["runs"], {"target": "x"}, "compare: target='x', expected a finite number"),
+        (["runs"], {"at_steps": "x"}, "compare: at_steps='x', expected an integer"),
+    ],
+)
+def test_arguments_of_other_types_are_told(shell, runs, fields, words):
+    with pytest.raises(levada.LevadaError, match=re.escape(words)):
+        levada.compare(runs, **fields)
+
+
 def test_names_with_dollars_are_no_formulas(shell, folder, tmp_path):
     assert shell(f"plot 'a $x^ b=runs/0.01-*' --out {tmp_path}/curves.png").code == 0
 

@@ -340,6 +340,12 @@ def test_a_sweep_killed_by_sigkill_goes_on(shell, tmp_path):
     assert [row.name for row in found.groups] == ["ppo"]
 
 
+def test_a_metric_that_no_run_has_is_a_failure(shell):
+    done = shell(f"{COMMAND} --until updates=1 --over learning_rate=1e-3 --out sweep --metric losses/polcy")
+    assert done.code == 1
+    assert "it has no metric losses/polcy; did you mean losses/policy_loss?" in done.message
+
+
 def test_evaluations_are_compared_if_there_are_some(shell):
     done = shell(
         f"{COMMAND} --until updates=3 --eval-every 2 --eval-episodes 1 --over learning_rate=1e-3 --out evaluated --json"

@@ -154,17 +154,18 @@ def test_a_directory_is_named_below_runs(shell):
 
 def test_plain_lines_go_to_stderr_where_there_is_no_terminal(run):
     path, out, err = run
-    first, *_, stopped, lies, eval_, resume, board, show = err.splitlines()
+    first, *_, stopped, lies, eval_, resume, board, explain, show = err.splitlines()
     assert out == ""
     assert "\x1b" not in err
     assert first == "ppo on CartPole-v1, seed 1, inline, until updates=5"
     assert stopped.startswith("stopped by updates=5 | return ")
     assert stopped.endswith("lag gae->batch 0 <= 0")
     assert lies == f"The run lies in {path}. What next:"
-    assert [line.split("  ")[1] for line in (eval_, resume, board, show)] == [
+    assert [line.split("  ")[1] for line in (eval_, resume, board, explain, show)] == [
         f"levada eval {path} --episodes 20",
         f"levada resume {path} --until ...",
         f"tensorboard --logdir {path.parent}",
+        f"levada explain {path}",
         f"levada show --config {path}",
     ]
 

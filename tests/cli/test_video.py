@@ -86,6 +86,16 @@ def test_each_episode_is_a_video(shell, run):
 
 
 @FILMED
+def test_a_directory_that_cannot_be_written_to_is_told(shell, run, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = shell(f"eval {run.path} --video file/videos")
+    assert done.code == 2
+    assert "video: 'file/videos' cannot be written to: Not a directory" in done.message
+    with pytest.raises(lv.LevadaError, match="video: got 5, expected a directory"):
+        lv.evaluate(run, video=5)
+
+
+@FILMED
 def test_environments_with_masks_and_of_a_callable(tmp_path):
     run = trained(Shown, tmp_path / "run")
     (tmp_path / "videos").mkdir()

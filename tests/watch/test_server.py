@@ -19,6 +19,7 @@ from support.watching import ENV, served
 import levada
 from levada.run.frames.file import FRAMES
 from levada.watch.page_files import page_file
+from levada.watch.tail import Tail
 
 PAGE_NBYTES = 150_000
 
@@ -208,8 +209,6 @@ DAMAGE = {
 
 @pytest.mark.parametrize(("name", "data"), [(name, data) for name, several in DAMAGE.items() for data in several])
 def test_damaged_files_never_break_it(copy, name, data):
-    from levada.watch.tail import Tail
-
     if data is None:
         (copy / name).unlink()
     else:
@@ -295,3 +294,24 @@ def test_a_port_in_use_is_a_users_mistake(run):
         done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.strip() == f"levada: cannot listen at 127.0.0.1, port {port}: Address already in use"
+
+
+def test_runs_that_have_ended_take_no_files_and_little_time(run):
+    tails = [Tail(run, number) for number in range(20)]
+    before = len(os.listdir("/proc/self/fd"))
+    for tail in tails:
+        assert [type(message).__name__ for message in tail.messages()] == ["Opened", "Rows", "Frames", "Changed"]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not any(tail.is_due() for tail in tails)
+    assert not any(list(tail.messages()) for tail in tails)
+
+
+def test_a_run_that_is_resumed_is_read_on(copy):
+    tail = Tail(copy, 0)
+    list(tail.messages())
+    levada.resume(copy, until="updates=8", display="quiet")
+    then = {type(message).__name__: message for message in tail.messages()}
+    assert set(then) == {"Rows", "Frames"}
+    assert then["Rows"].is_first  # resuming writes the file anew
+    assert len(then["Rows"].columns["step"]) == 8
+    tail.close()

@@ -20,6 +20,7 @@ class Page {
   private isDue = false;
   private isChanged = false;
   private nextAt = 0;
+  private isOver = false;
 
   constructor(private readonly root: HTMLElement) {}
 
@@ -34,6 +35,12 @@ class Page {
   say(text: string): void {
     this.notice.hidden = text === "";
     tell(this.notice, text);
+  }
+
+  /** Say whether the server answers; without it, nothing else is worth saying. */
+  over(text: string): void {
+    this.isOver = text !== "";
+    this.say(text);
   }
 
   /** Draw again although nothing has come: the time since the last news has changed. */
@@ -82,7 +89,7 @@ class Page {
     this.nextAt = began + pause;
     this.root.dataset["drawn"] = String(Number(this.root.dataset["drawn"] ?? 0) + 1);
     this.root.dataset["ms"] = spent.toFixed(1);
-    if (pause > 300) this.say(`Large flow: the page is drawn every ${(pause / 1000).toFixed(1)} s.`);
+    if (pause > 300 && !this.isOver) this.say(`Large flow: the page is drawn every ${(pause / 1000).toFixed(1)} s.`);
   }
 }
 
@@ -97,8 +104,8 @@ function start(): void {
   }
   const source = new EventSource("events");
   source.addEventListener("message", (event) => page.take(JSON.parse(String(event.data)) as Message));
-  source.addEventListener("open", () => page.say(""));
-  source.addEventListener("error", () => page.say("The server of this page has ended, or cannot be reached. This is its last news."));
+  source.addEventListener("open", () => page.over(""));
+  source.addEventListener("error", () => page.over("The server of this page has ended, or cannot be reached. This is its last news."));
   window.setInterval(() => page.tick(), 1000);
 }
 

@@ -178,8 +178,8 @@ class MADDPGLoss:
         errors = (values - target) * there.T
         critic_loss = 0.5 * apply_importance_weights(errors.square(), batch).mean(dim=1).sum()
 
-        is_own = torch.block_diag(*[torch.ones(1, size) for size in self.sizes]).bool()
-        own_actions = torch.where(is_own.to(there.device)[:, None], own.action, actions)
+        is_own = torch.block_diag(*[torch.ones(1, size, dtype=torch.bool, device=there.device) for size in self.sizes])
+        own_actions = torch.where(is_own[:, None], own.action, actions)
         chosen = networks.critic.frozen(batch["obs"], own_actions, there)
         actor_loss = -(chosen * there.T).mean(dim=1).sum()
         penalty = (own.squares * there).mean(dim=0).sum()

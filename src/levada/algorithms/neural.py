@@ -14,7 +14,7 @@ from levada.algorithms.optimizer import SCHEDULES, Schedule, make_optimizer
 from levada.algorithms.user_classes import NetworkField, find_network
 from levada.flow import Flow, Latest, Stream
 from levada.rl.compute.device import choose_device
-from levada.rl.compute.xla import missing_for_xla
+from levada.rl.compute.xla import missing_for_xla, prepare_jax
 from levada.rl.data.images import has_large_images
 from levada.rl.envs.task import Task
 from levada.rl.learning.learner import Learner
@@ -157,6 +157,12 @@ class NeuralAlgorithm(PolicyAlgorithm):
     def remaining_fraction(self, num_env_steps: float) -> float:
         """Fraction of `anneal_steps` that remains."""
         return 1.0 if self.anneal_steps is None else max(0.0, 1.0 - num_env_steps / self.anneal_steps)
+
+    def resolve_task(self, task: Task) -> Task:
+        """Decide the settings of the task that depend on its environments; JAX is set up first, since they compute in it."""
+        if task.is_functional and missing_for_xla() is None:
+            prepare_jax(self.device)
+        return super().resolve_task(task)
 
     def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """Choose the compiler of updates for environments in JAX, and for large images the device and the precision."""

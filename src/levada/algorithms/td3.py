@@ -24,6 +24,7 @@ from levada.algorithms.replayed import ReplayAlgorithm, ReplayPart
 from levada.algorithms.user_classes import NetworkField
 from levada.math import td_target
 from levada.rl.acting.exploration import GaussianNoise
+from levada.rl.compute.device import constant
 from levada.rl.compute.functional import Net
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import LossOutput, Networks, apply_importance_weights
@@ -90,7 +91,7 @@ class TD3Loss:
     def __call__(self, networks: Networks, batch: Mapping[str, Any], coefficients: Mapping[str, Tensor]) -> LossOutput:
         """Loss of transitions ``[N, ...]``, its statistics, and priorities."""
         ends = self.action_space.low, self.action_space.high
-        low, high = (torch.from_numpy(end.reshape(-1)).to(batch["noise"]) for end in ends)
+        low, high = (constant(torch.from_numpy(end.reshape(-1)), batch["noise"]) for end in ends)
         limit = self.hp.target_noise_clip
         noise = (self.hp.target_policy_noise * batch["noise"]).clamp(-limit, limit) * (0.5 * (high - low))
         next_action = (_actor_action(networks.target.policy, batch["next_obs"]) + noise).clamp(low, high)

@@ -1,13 +1,8 @@
 """Command line of levada: parsing, calls and output. Everything it does is available in Python; see `levada.api`.
 
     levada train ppo --env CartPole-v1 --until return=475
-    levada resume RUN
-    levada sweep ppo --env CartPole-v1 --over learning_rate=1e-4,1e-3
     levada eval RUN --episodes 20
-    levada explain RUN
-    levada show ppo --env CartPole-v1 --svg flow.svg
-    levada check ppo --env CartPole-v1
-    levada algorithms
+    levada --help                                           # all commands: `VERBS`
 
 Exit codes: 0 success; 1 the run failed; 2 the command is invalid; 130, 143, 129 stopped by Ctrl-C, SIGTERM, SIGHUP. After the
 first signal the update is finished and everything is saved, so the run can be evaluated.

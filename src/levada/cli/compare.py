@@ -66,7 +66,7 @@ def compare_runs(args: list[str]) -> int:
         options.runs, target=options.target, at_steps=options.at_steps, normalize=_scales(options.normalize)
     )
     if options.plot is not None:
-        found.notes.extend(_drawn(options.runs, options.plot, target=found.target))
+        found.notes.extend(_drawn("compare", options.runs, options.plot, target=found.target))
     if options.json:
         print(found.to_json().decode())
         return 0
@@ -83,20 +83,21 @@ def plot(args: list[str]) -> int:
     _check_installed("levada plot", "matplotlib")
     if not options.per_run:
         _check_installed("levada plot", "scipy")
-    for note in _drawn(options.runs, options.out, x=options.x, metric=options.y, per_run=options.per_run):
+    for note in _drawn("plot", options.runs, options.out, x=options.x, metric=options.y, per_run=options.per_run):
         tell(f"note: {note}")
     say(options.out)
     return 0
 
 
 def _drawn(
-    runs: Sequence[str], out: str, *, x: Axis = "steps", metric: str = RETURN, per_run: bool = False, target: float | None = None
+    verb: str, runs: Sequence[str], out: str, *, x: Axis = "steps", metric: str = RETURN, per_run: bool = False,
+    target: float | None = None,
 ) -> list[str]:  # fmt: skip
     """Draw runs into a file, and return notes."""
-    groups, notes = grouped(runs)
+    groups, notes = grouped(runs, verb=verb, only_finished=verb == "compare")
     path = Path(out).absolute()
     try:
-        return notes + draw(groups, path, x=x, metric=metric, per_run=per_run, target=target)
+        return [*dict.fromkeys(notes + draw(groups, path, x=x, metric=metric, per_run=per_run, target=target))]
     except OSError as error:
         msg = f"{short(path)} cannot be written: {error.strerror or error}"
         raise UsageError(msg) from error

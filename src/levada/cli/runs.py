@@ -52,7 +52,11 @@ def runs(args: list[str]) -> int:
 def _table(found: list[Overview], now_s: float) -> Table:
     table = Table(box=None, pad_edge=False)
     for head in ("run", "algorithm", "env", "seed", "env steps", "return", "state", "began"):
-        table.add_column(head, justify="right" if head in ("seed", "env steps", "return") else "left", no_wrap=True)
+        folds = head in ("run", "env")  # which may be long
+        table.add_column(
+            head, justify="right" if head in ("seed", "env steps", "return") else "left", no_wrap=not folds,
+            overflow="fold" if folds else "ellipsis",
+        )  # fmt: skip
     for each in found:
         table.add_row(
             Text(printable(each.run)), Text(printable(each.algorithm or "")), Text(printable(each.env or "")),

@@ -128,6 +128,7 @@ def _what_next(result: Result, is_interrupted: bool) -> str:
     commands = {
         **(go_on | play if is_interrupted else play | train_on),
         **({f"tensorboard --logdir {above}": "see the curves"} if has_events else {}),
+        f"levada explain {where}": "see what limited its speed",
         f"levada show --config {where}": "see the flow",
     }
     width = max(map(len, commands))

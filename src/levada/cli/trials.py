@@ -84,7 +84,9 @@ class Trials:
                     trial.state = "interrupted"
             self._write_table()
         self._print()
-        return exit_code(jobs.signal, is_failed=any(trial.state == "failed" for trial in self._trials))
+        has_failed = any(trial.state == "failed" for trial in self._trials)
+        has_result = any(trial.objective is not None for trial in self._trials)
+        return exit_code(jobs.signal, is_failed=has_failed or not has_result)
 
     @property
     def is_over(self) -> bool:

@@ -106,10 +106,13 @@ def compare(
             and the highest return of a run that is compared.
 
     Raises:
-        ComparisonError: there is no run, or none that can be compared.
+        ComparisonError: there is no run, none that can be compared, or an argument is invalid.
     """
-    if at_steps is not None and at_steps < 1:
-        msg = f"compare: at_steps={at_steps}, expected at least 1"
+    if at_steps is not None and (not isinstance(at_steps, int) or at_steps < 1):
+        msg = f"compare: at_steps={at_steps!r}, expected an integer of at least 1"
+        raise ComparisonError(msg)
+    if target is not None and not (isinstance(target, int | float) and math.isfinite(target)):
+        msg = f"compare: target={target!r}, expected a finite number"
         raise ComparisonError(msg)
     groups, notes = grouped(runs)
     envs = list(dict.fromkeys(record.directory.config.identity.env for group in groups for record in group.records))
@@ -123,14 +126,24 @@ def compare(
     return Comparison(groups=rows, notes=notes, target=target, at_steps=at_steps, _runs=groups)
 
 
-def grouped(runs: Sequence[str | os.PathLike[str]]) -> tuple[list[Group], list[str]]:
+def grouped(
+    runs: Sequence[str | os.PathLike[str]], *, verb: str = "compare", only_finished: bool = True
+) -> tuple[list[Group], list[str]]:
     """Find runs, and put those together that are repetitions; also return notes about those left out.
 
+    Args:
+        runs: see `compare`.
+        verb: what is done with them, for messages.
+        only_finished: leave out runs that have not finished, or have finished no episode.
+
     Raises:
-        ComparisonError: there is no run, or none that can be compared.
+        ComparisonError: there is no run, or none is left.
     """
+    if isinstance(runs, str | os.PathLike) or not all(isinstance(run, str | os.PathLike) for run in runs):
+        msg = f"{verb}: runs is {runs!r}, expected a list of directories or patterns; did you mean [{runs!r}]?"
+        raise ComparisonError(msg)
     if not runs:
-        msg = "compare: no runs are given; expected directories of runs"
+        msg = f"{verb}: no runs are given; expected directories of runs"
         raise ComparisonError(msg)
     notes: list[str] = []
     named: dict[str, list[Record]] = {}
@@ -143,22 +156,24 @@ def grouped(runs: Sequence[str | os.PathLike[str]]) -> tuple[list[Group], list[s
         into = named.setdefault(name, []) if has_name else free
         for path in places:
             if all(path != known.path for several in (*named.values(), free) for known in several):
-                into += _usable(path, notes)
+                into += _usable(path, notes, only_finished=only_finished)
     groups = [Group(printable(name), tuple(records)) for name, records in named.items() if records]
     groups += _by_settings(free)
     if not groups:
-        msg = f"compare: no run can be compared: {'; '.join(notes)}"
+        msg = f"{verb}: no run is left: {'; '.join(notes)}"
         raise ComparisonError(msg)
     return groups, notes
 
 
-def _usable(path: Any, notes: list[str]) -> list[Record]:
+def _usable(path: Any, notes: list[str], *, only_finished: bool) -> list[Record]:
     try:
         record = read_record(path)
         num, is_pruned = len(record.curve), record.is_pruned
     except (RunDirectoryError, ComparisonError) as error:
         notes.append(f"left out: {printable(str(error))}")
         return []
+    if not only_finished:
+        return [record]
     if record.status != "finished":
         what = {"running": "is still running", "failed": "has failed", "cut off": "was cut off"}[record.status]
         notes.append(f"left out: {record.name} {what}")

@@ -51,7 +51,7 @@ def draw(
     Args:
         groups: the groups.
         path: file to write, with a suffix of `FORMATS`.
-        x: horizontal axis.
+        x: horizontal axis; updates in place of env steps if there are none.
         metric: name of a metric in metrics.jsonl.
         per_run: draw a line for each run. Otherwise, the interquartile mean of each group and its 95 % interval are drawn up to
             the end of its shortest run.
@@ -73,6 +73,10 @@ def draw(
     figure = Figure(figsize=(1.0 + 5.2 * len(envs), 3.9), layout="constrained")
     notes: list[str] = []
     num_lines = 0
+    if x == "steps" and not any(
+        record.curve_of(metric).env_steps.any() for group in groups for record in group.records
+    ):
+        x = "updates"  # as of behavior cloning
     for env, axes in zip(envs, figure.subplots(1, len(envs), squeeze=False)[0], strict=True):
         for number, group in enumerate(groups):
             color = _COLORS[number % len(_COLORS)]

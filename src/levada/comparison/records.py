@@ -160,7 +160,8 @@ def _read(path: Path, metric: str) -> Curve:
                 for column, value in zip(columns, several, strict=True):
                     column.append(float("nan") if value is None else float(value))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        msg = f"{short(path)} cannot be read: {error}"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        msg = f"{short(path)} cannot be read: {why}"
         raise ComparisonError(msg) from error
     return Curve(*(np.array(column, float) for column in columns))
 

@@ -49,6 +49,15 @@ class ActingModule(nn.Module):
         return [*names, *([MASK] if self.has_mask else []), *([STATE] if self.policy.state_size else [])]
 
     @property
+    def layout(self) -> dict[str, Any]:
+        """What a loader has to know: for each input of the observation, the keys that lead to it, its dtype and its number of
+        dimensions, without the batch's; and the size of the recurrent state.
+        """
+        obs = zip(self.input_names, _keys(self.obs_space), self.leaves.values(), strict=False)
+        about = {name: (keys, np.dtype(leaf.dtype).name, len(leaf.shape or ())) for name, keys, leaf in obs}
+        return {"obs": about, "state_size": self.policy.state_size}
+
+    @property
     def output_names(self) -> list[str]:
         """Names of the outputs; `params` are those of the distribution of actions, or action values."""
         return ["action", "params", *(["next_state"] if self.policy.state_size else [])]
@@ -87,6 +96,15 @@ def _nested(space: Space[Any], leaves: Any) -> Any:
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         leaf = leaf.to(torch.int64) - torch.as_tensor(space.start, dtype=torch.int64)
     return leaf.to(torch.float32) if leaf.is_floating_point() else leaf
+
+
+def _keys(space: Space[Any]) -> list[list[str | int]]:
+    """Return the keys that lead to each leaf of a space, in the order of the leaves."""
+    if isinstance(space, spaces.Dict):
+        return [[key, *keys] for key, child in space.spaces.items() for keys in _keys(child)]
+    if isinstance(space, spaces.Tuple):
+        return [[index, *keys] for index, child in enumerate(space.spaces) for keys in _keys(child)]
+    return [[]]
 
 
 def _encoded(action: Tensor, space: Space[Any]) -> Tensor:

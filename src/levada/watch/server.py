@@ -80,7 +80,7 @@ def application(runs: Sequence[Path], token: str, *, hosts: Sequence[str], is_en
         num_pages += 1
         try:
             while not is_ending():
-                for tail in tails:
+                for tail in filter(Tail.is_due, tails):
                     for message in await asyncio.to_thread(list, tail.messages()):
                         yield b"data: " + encode(message) + b"\n\n"
                 yield b": \n\n"  # so that a page that is gone is noticed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,8 +25,11 @@ MOST_NAMES = 500
 """Number of metrics that are sent."""
 SHOWN_S = 35.0
 """Seconds of frames that are sent at first."""
+ENDED_S = 2.0
+"""Seconds between two looks at a run that has ended; it may be resumed."""
 ERROR_NBYTES = 1 << 20
 _CHUNK = 1 << 22
+_WRITTEN = ("metrics.jsonl", "frames.bin", "summary.json", "error.txt", "config.json")
 
 Row = dict[str, float | None]
 
@@ -41,9 +45,20 @@ class Tail:
         self._lines = _Lines(path / "metrics.jsonl")
         self._status: Status | None = None
         self._opened = False
+        self._ended: tuple[object, ...] | None = None
+        """What the files were when they were closed because the run had ended; None: it goes on."""
+        self._next_s = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time to look at the run."""
+        return self._ended is None or time.monotonic() >= self._next_s
 
     def messages(self) -> Iterator[Message]:
         """Yield what is new; all that is known, at the first call, and after the run was made anew."""
+        seen = tuple(_seen(self._path / name) for name in _WRITTEN)
+        self._next_s = time.monotonic() + ENDED_S
+        if self._ended is not None and seen == self._ended:
+            return
         if not self._opened:
             try:
                 yield self._open()
@@ -65,6 +80,9 @@ class Tail:
         if status != self._status:
             self._status = status
             yield self._changed(status)
+        self._ended = None if status == "running" else seen
+        if self._ended is not None:
+            self.close()
 
     def close(self) -> None:
         """Close the files."""
@@ -117,7 +135,7 @@ class _Lines:
         return rows, is_first
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; `new` opens it again, at the same place."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -125,16 +143,20 @@ class _Lines:
     def _open_if_new(self) -> bool:
         """Open the file, or the one that has taken its place; return whether it is read from its beginning."""
         try:
-            stat = os.lstat(self._path)
-            inode = (stat.st_dev, stat.st_ino)
-            if inode == self._inode and stat.st_size >= self._offset:
+            if self._is_known(os.lstat(self._path)) and self._descriptor is not None:
                 return False
             self.close()
             self._descriptor = open_file(self._path)
+            stat = os.fstat(self._descriptor)
         except OSError:  # it does not exist yet, or is not a regular file
             return False
-        self._inode, self._offset = inode, 0
+        if self._is_known(stat):  # it was closed
+            return False
+        self._inode, self._offset = (stat.st_dev, stat.st_ino), 0
         return True
+
+    def _is_known(self, stat: os.stat_result) -> bool:
+        return (stat.st_dev, stat.st_ino) == self._inode and stat.st_size >= self._offset
 
     def _thinned(self) -> list[Row]:
         """Return evenly spaced rows of the whole file, and the last one."""
@@ -168,6 +190,15 @@ class _Lines:
             if len(rest) > LINE_BYTES:
                 rest = rest[: LINE_BYTES + 1]  # its end is looked for, and it is left out
         self._offset = at - len(rest)
+
+
+def _seen(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes whenever a file is written; None: there is none."""
+    try:
+        stat = os.lstat(path)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _last(frames: Sequence[Frame]) -> list[Frame]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import pickle
 import signal
 from typing import Any
 
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 
 import levada as lv
 from levada.flow import Shard
+from levada.rl.acting.rollout import Rollout
 from levada.rl.acting.sampler import LiveSampler, Sampler
+from levada.rl.data.device_array import DeviceArray
 from levada.rl.data.nest import flat
-from levada.rl.data.spaces import map_nest
+from levada.rl.data.spaces import leaves, map_nest
 from levada.rl.envs.task import Task
 from levada.rl.policies.heads.make import action_head
 from levada.rl.policies.policy import Policy
@@ -216,3 +219,36 @@ def test_a_compiled_rollout_can_be_written_to() -> None:
     for name in ("action", "reward", "terminated", "truncated", "mask", "log_prob", "value", "next_value"):
         assert getattr(rollout, name).flags.writeable, name
     map_nest(lambda leaf: leaf.setflags(write=True), rollout.obs)
+
+
+@installed
+@pytest.mark.parametrize("task", [POLICIES["discrete"][0], POLICIES["masked"][0]], ids=["array", "dict"])
+def test_observations_that_stay_on_a_device_change_no_bit(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    from levada.rl.acting.compiled import rollout as compiled
+
+    class OnGpu(compiled.JaxPlace):
+        def __init__(self, device: str) -> None:
+            super().__init__(device)
+            self.is_gpu = True
+
+    def learned() -> str:
+        hp = lv.PPO(**TINY)
+        with lv.Inline().open(hp.flow(task), seed=1) as run:
+            for report in run:
+                if report.firing == 3:
+                    return params_sha256(run.node_state("learn").weights())
+        raise AssertionError
+
+    def rolled() -> Rollout:
+        sampler, weights = sampler_of(task, {})
+        return sampler(weights)
+
+    expected, usual = learned(), rolled()
+    monkeypatch.setattr(compiled, "JaxPlace", OnGpu)
+    monkeypatch.setattr(compiled, "_LARGE_BYTES", 0)
+    assert learned() == expected
+    kept = rolled()
+    assert {type(leaf) for leaf in leaves(kept.obs)} == {DeviceArray}
+    for some in (kept, pickle.loads(pickle.dumps(kept))):
+        map_nest(lambda one, other: np.testing.assert_array_equal(np.asarray(one), other), some.obs, usual.obs)
+    assert {type(leaf) for leaf in leaves(pickle.loads(pickle.dumps(kept)).obs)} == {np.ndarray}

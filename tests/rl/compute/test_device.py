@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from support.envs.pixels import make_pixels
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import levada as lv
 from levada.algorithms.a2c import A2C
@@ -56,6 +57,17 @@ class Normed(nn.Module):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         hidden_sizes = self.layers(obs)
         return self.policy(hidden_sizes), self.value(hidden_sizes).squeeze(-1)
+
+
+class NoCopies(TorchDispatchMode):
+    """Refuses copies from main memory to torch's device `meta`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default):
+            source = args[-1] if func is torch.ops.aten.copy_.default else args[0]
+            assert not (source.device.type == "cpu" and made.device.type == "meta"), f"{func} of {source}"
+        return made
 
 
 class Features(nn.Module):
@@ -135,7 +147,10 @@ def test_losses_and_networks_stay_on_one_device(
         there = on(self, "eager", values, away(buffers), away(columns))
 
         def run(*args: Any) -> Any:
-            found = there(*(arg.to("meta") if isinstance(arg, Tensor) else arg for arg in args))
+            away = [arg.to("meta") if isinstance(arg, Tensor) else arg for arg in args]
+            there(*away)
+            with NoCopies():  # which a CUDA graph cannot contain
+                found = there(*away)
             seen.append({tensor.device.type for tensor in found})
             return here(*args)
 

@@ -116,11 +116,14 @@ class StepBuffer:
         """Return the observations ``[T+1, B, ...]`` and the true final ones; of frame stacks, `Frames` that name their stream."""
         return self.obs, self.final_obs
 
-    def fill(self, steps: Steps, last: Nest) -> None:
-        """Store all steps, and the observations ``[B, ...]`` after them."""
+    def fill_observations(self, obs: Nest, last: Nest) -> None:
+        """Store the observations ``[T, B, ...]`` before all steps, and ``[B, ...]`` after them."""
         num_steps = len(self.action)
         self.put(num_steps, last)
-        map_nest(lambda column, rows: np.copyto(column[:num_steps], rows), self.obs, steps.obs)
+        map_nest(lambda column, rows: np.copyto(column[:num_steps], rows), self.obs, obs)
+
+    def fill(self, steps: Steps) -> None:
+        """Store all of the steps but the observations."""
         for name in ("action", "reward", "terminated", "truncated"):
             np.copyto(getattr(self, name), getattr(steps, name))
         self.mask[...] = True

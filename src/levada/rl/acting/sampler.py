@@ -9,7 +9,7 @@ Noise, log-probabilities and values are computed once for the whole rollout.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -83,6 +83,10 @@ class LiveSampler(EnvLoop):
     """A running sampler."""
 
     def __init__(self, recipe: Sampler, shard: Shard) -> None:
+        if recipe.task.is_functional:
+            from levada.rl.compute.xla import prepare_jax
+
+            prepare_jax(recipe.policy.device)  # before the environments are made
         super().__init__(recipe.task, recipe.policy, recipe.num_envs, recipe.discount, shard)
         self.recipe = recipe
         self._empty = shard.empty
@@ -144,7 +148,11 @@ class LiveSampler(EnvLoop):
         self.stopwatch.do(WRITING)
         self.envs.check_steps(steps.last_obs, steps.reward)
         acted = self._allocate()
-        acted.buffer.fill(steps, self.obs)
+        if rolled.kept is None:
+            acted.buffer.fill_observations(steps.obs, self.obs)
+        else:
+            acted = acted._replace(buffer=replace(acted.buffer, obs=rolled.kept))
+        acted.buffer.fill(steps)
         acted.rows[...] = steps.row
         self.stopwatch.do(INFERENCE)
         return self._rollout(acted, self.recipe.num_steps, None, has_values=False, rolled=rolled)

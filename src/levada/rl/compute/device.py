@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from gymnasium import Space
 from torch import Tensor
@@ -24,6 +25,8 @@ _capturing = threading.Lock()
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 
+_CAPTURED = ("cuda", "meta")
+"""Devices whose computations are captured; `meta` stands for one in tests."""
 _NUM_WARMUPS = 3
 """Number of runs before a graph is captured: in the first ones, libraries choose their kernels and allocate memory."""
 
@@ -87,7 +90,11 @@ class Sender:
             return tensors
         there: list[Tensor] = []
         for tensor in tensors:
-            pinned = tensor.pin_memory()  # PyTorch does not reuse it before it has been read
+            if tensor.device.type != "cpu":  # it has been computed there
+                there.append(tensor)
+                continue
+            # PyTorch does not reuse pinned memory before it has been read; it pins none once torchax has registered a device
+            pinned = tensor.pin_memory() if _is_accelerator(self._device) else tensor
             with torch.cuda.stream(self._stream):
                 there.append(pinned.to(self._device, non_blocking=True))
         computing = torch.cuda.current_stream(self._device)
@@ -103,6 +110,29 @@ class Sender:
         leaves: list[Tensor] = []
         structure = flatten(nest, leaves)
         return rebuild(structure, self.send(leaves))
+
+
+def _is_accelerator(device: torch.device) -> bool:
+    found = torch.accelerator.current_accelerator()
+    return found is not None and found.type == device.type
+
+
+def constant(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor in main memory with the device and dtype of another. It is copied to each GPU once: a CUDA graph, whose
+    warm-up makes the first copy, cannot contain copies from main memory.
+
+    >>> constant(torch.tensor([1, 2]), like=torch.zeros(3))
+    tensor([1., 2.])
+    """
+    if like.device.type not in _CAPTURED or torch.compiler.is_compiling():
+        return tensor.to(like)
+    array = tensor.numpy()
+    return _sent(array.tobytes(), array.dtype.str, array.shape, like.dtype, like.device)
+
+
+@cache  # without a limit: graphs read the memory
+def _sent(data: bytes, kind: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.frombuffer(bytearray(data), kind).reshape(shape)).to(device, dtype)
 
 
 def as_graph(function: Callable[..., Tensors], args: Tensors, changed: Sequence[int] = ()) -> Callable[..., Tensors]:

@@ -12,19 +12,21 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["as_jax", "missing_for_xla", "prepare_jax"]
+__all__ = ["JaxPlace", "as_jax", "missing_for_xla", "missing_in_jax", "prepare_jax"]
 
 _PACKAGES = ("jax", "torchax")
 _CACHE_BYTES = 1 << 30
 _CACHED_S = 0.1
 """Shortest time to compile for which the code is kept."""
+_NOTHING = nullcontext()
 
 
 def missing_for_xla() -> str | None:
@@ -32,24 +34,94 @@ def missing_for_xla() -> str | None:
     return next((name for name in _PACKAGES if importlib.util.find_spec(name) is None), None)
 
 
-def prepare_jax() -> None:
-    """Have JAX compute with one thread, unless it is set up already: workers share the cores among themselves, and the order of
-    a sum must not depend on the number of threads. Compiled code is kept for other workers and later runs. Call it before JAX
-    computes anything.
+def prepare_jax(device: str = "cpu") -> None:
+    """Set JAX up to compute on a device, unless that has been done. Call it before JAX computes anything.
+
+    On a processor it has one thread: workers share the cores among themselves, and the order of a sum must not depend on the
+    number of threads. It does not look for GPUs, where it would otherwise compute everything. On a GPU it takes only the memory
+    that it uses, beside PyTorch. Compiled code is kept for other workers and later runs.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
-    wanted = {"--xla_cpu_multi_thread_eigen": "false", "intra_op_parallelism_threads": "1"}
-    missing = [f"{name}={value}" for name, value in wanted.items() if name not in flags]
-    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
-    # the calls of a worker follow each other, so other threads would only be waited for; NPROC is the size of XLA's own pool
-    os.environ.setdefault("NPROC", "1")
     import jax
 
+    users = os.environ.get("JAX_PLATFORMS") or None
+    if device.startswith("cuda"):
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        # XLA's CUDA graphs fail when arrays lie in PyTorch's memory
+        _add_flags({"--xla_gpu_enable_command_buffer": ""})
+        jax.config.update("jax_platforms", users)
+        jax.config.update("jax_default_device", "cpu")  # GPUs are for those who ask for them
+    elif jax.config.jax_default_device is None:  # it is not set up for a GPU
+        _prepare_cpu()
+        jax.config.update("jax_platforms", jax.config.jax_platforms or "cpu")
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # no variable of the environment sets it
     if jax.config.jax_compilation_cache_dir is None and (cache := _cache()) is not None:
         jax.config.update("jax_compilation_cache_max_size", _CACHE_BYTES)  # also has workers write in turn
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _CACHED_S)
         jax.config.update("jax_compilation_cache_dir", str(cache))
+
+
+def _prepare_cpu() -> None:
+    _add_flags({"--xla_cpu_multi_thread_eigen": "false", "intra_op_parallelism_threads": "1"})
+    # the calls of a worker follow each other, so other threads would only be waited for; NPROC is the size of XLA's own pool
+    os.environ.setdefault("NPROC", "1")
+
+
+def _add_flags(wanted: Mapping[str, str]) -> None:
+    """Add the flags of XLA that are not set."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    missing = [f"{name}={value}" for name, value in wanted.items() if name not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
+
+
+def missing_in_jax(device: str) -> str | None:
+    """Return why JAX cannot compute on a device of PyTorch, or None.
+
+    >>> missing_in_jax("cpu")
+    """
+    try:
+        _jax_device(device)
+    except (RuntimeError, IndexError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        return f"JAX finds no device {device} ({reason}); pip install 'jax[cuda13]', and choose the device before JAX computes"
+    return None
+
+
+def _jax_device(device: str) -> Any:
+    import jax
+
+    kind, _, number = device.partition(":")
+    return jax.devices(kind)[int(number or 0)]
+
+
+class JaxPlace:
+    """Where JAX computes: on the device that PyTorch calls by this name.
+
+    >>> place = JaxPlace("cpu")
+    >>> with place.used():
+    ...     place.is_gpu
+    False
+    """
+
+    def __init__(self, device: str) -> None:
+        self.is_gpu: bool = device != "cpu"
+        self._device = _jax_device(device) if self.is_gpu else None
+
+    def used(self) -> AbstractContextManager[Any]:
+        """Return a context in which JAX computes there."""
+        if self._device is None:
+            return _NOTHING
+        import jax
+
+        context: AbstractContextManager[Any] = jax.default_device(self._device)
+        return context
+
+    def put(self, tree: Any) -> Any:
+        """Move arrays there, unless they are there."""
+        if self._device is None:
+            return tree
+        import jax
+
+        return jax.device_put(tree, self._device)
 
 
 def _cache() -> Path | None:

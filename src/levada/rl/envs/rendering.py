@@ -30,7 +30,7 @@ class Recording:
     """Videos of the first episodes of an environment, one MP4 file each.
 
     Raises:
-        TaskError: moviepy is not installed, or the folder is not empty.
+        TaskError: moviepy is not installed, or the folder is not empty, or cannot be made or written to.
     """
 
     folder: str | os.PathLike[str]
@@ -42,10 +42,20 @@ class Recording:
 
     def __post_init__(self) -> None:
         _check_installed()
+        if not isinstance(self.folder, str | os.PathLike):
+            msg = f"video: got {self.folder!r}, expected a directory"
+            raise TaskError(msg)
         folder = Path(self.folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             msg = f"video: {os.fspath(folder)!r} is not empty, or no directory, and nothing is overwritten; give a new one"
             raise TaskError(msg)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ".levada").touch()  # fails in a directory that is read-only
+            (folder / ".levada").unlink()
+        except OSError as error:
+            msg = f"video: {os.fspath(folder)!r} cannot be written to: {error.strerror or error}"
+            raise TaskError(msg) from error
 
     def __call__(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         """Wrap an environment."""

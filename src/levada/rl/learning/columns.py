@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levada.rl.data.device_array import DeviceArray
 from levada.rl.data.frames import Frames, as_array
 from levada.rl.data.nest import Stacks
 from levada.rl.data.spaces import Array, map_nest
@@ -38,11 +39,13 @@ def to_tensors(data: Transitions, *, stacks: bool = True) -> dict[str, Any]:
     return columns
 
 
-def _to_tensor(leaf: Array | Frames) -> Tensor | Stacks:
+def _to_tensor(leaf: Array | Frames | DeviceArray) -> Tensor | Stacks:
     if isinstance(leaf, Frames):
         return Stacks(torch.from_numpy(leaf.pool.as_array()), torch.from_numpy(leaf.index))
+    if isinstance(leaf, DeviceArray):
+        return leaf.tensor
     return torch.from_numpy(np.ascontiguousarray(leaf))
 
 
-def _to_array_tensor(leaf: Array | Frames) -> Tensor:
-    return torch.from_numpy(as_array(leaf))
+def _to_array_tensor(leaf: Array | Frames | DeviceArray) -> Tensor:
+    return leaf.tensor if isinstance(leaf, DeviceArray) else torch.from_numpy(as_array(leaf))

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack
 
 from levada.flow.patience import taking_long
-from levada.rl.compute.xla import as_jax, missing_for_xla
+from levada.rl.compute.xla import JaxPlace, as_jax, missing_for_xla, missing_in_jax
 from levada.rl.data.nest import flatten
 from levada.rl.data.spaces import Array
 from levada.rl.learning.optimizers import Adam, OptimizerState
@@ -47,11 +48,12 @@ class FusedSteps:
         targets: how target networks follow; None: not with gradient steps.
         update_every: networks that are trained only in every n-th gradient step.
         stop_above: index of a statistic, by name, and its limit; the rest of an update is skipped once it exceeds the limit.
+        device: where all of it is computed, by PyTorch's name.
     """
 
     def __init__(
         self, step: GradientStep, spans: Mapping[str, slice], adam: Adam, targets: Targets | None,
-        update_every: Mapping[str, int], stop_above: tuple[str, float] | None,
+        update_every: Mapping[str, int], stop_above: tuple[str, float] | None, device: str = "cpu",
     ) -> None:  # fmt: skip
         self._step = step
         self._spans = dict(spans)
@@ -59,6 +61,7 @@ class FusedSteps:
         self._targets = targets
         self._update_every = dict(update_every)
         self._stop_above = stop_above
+        self._place = JaxPlace(device)
         self._made: dict[Any, Any] = {}
         self._last: tuple[Vectors, Any, Any] | None = None
         """The state that was returned last, its parameters and its moments, which need not be converted again."""
@@ -98,12 +101,13 @@ class FusedSteps:
             tuple(_array(buffer) for buffer in buffers.values()), tuple(_array(leaf) for leaf in leaves),
         )  # fmt: skip
         run = self._made.get(key)
-        if run is None:
-            with taking_long("compiling the update"):
-                run = self._made[key] = self._compiled(structure, tuple(values), tuple(buffers), networks, is_whole)
+        with self._place.used():
+            if run is None:
+                with taking_long("compiling the update"):
+                    run = self._made[key] = self._compiled(structure, tuple(values), tuple(buffers), networks, is_whole)
+                    made = run(*args)
+            else:
                 made = run(*args)
-        else:
-            made = run(*args)
         params, target, moments, table, priorities, taken = made
         after = Vectors(
             _tensor(params), _tensor(target),
@@ -217,11 +221,12 @@ def why_not_fused(
 ) -> str | None:
     """Return why the gradient steps of a learner cannot be fused, or None."""
     missing = missing_for_xla()
+    missing_there = missing_in_jax(str(device)) if missing is None else None
     changing = [type(module).__name__ for module in modules.modules() if isinstance(module, _CHANGING)]
     reasons = {
         f"{missing} is not installed (pip install 'levada[jax]')": missing is not None,
         f"the optimizer is {type(optimizer).__name__}, expected Adam": not isinstance(optimizer, Adam),
-        f"the device is {device}": device.type != "cpu",
+        str(missing_there): missing_there is not None,
         "minibatches consist of several microbatches": num_parts > 1,
         "the policy is recurrent": policy.state_size > 0,
         "the policy's weights have noise": policy.weight_noise > 0,
@@ -243,7 +248,12 @@ def _moments(state: OptimizerState) -> dict[str, dict[str, Any]]:
 
 
 def _array(tensor: Tensor) -> Any:
-    """Return the tensor as NumPy sees it; JAX has no 64 bits here."""
+    """Return the tensor as JAX takes it, in the same memory; JAX has no 64 bits here."""
+    if tensor.is_cuda:
+        import jax
+
+        narrow = {torch.int64: torch.int32, torch.float64: torch.float32}.get(tensor.dtype, tensor.dtype)
+        return jax.dlpack.from_dlpack(tensor.to(narrow).contiguous())
     array = tensor.numpy()
     if array.dtype == np.int64:
         return array.astype(np.int32)
@@ -251,4 +261,7 @@ def _array(tensor: Tensor) -> Any:
 
 
 def _tensor(array: Any) -> Tensor:
-    return torch.from_numpy(np.array(array))
+    """Return the array as a tensor in memory of its own."""
+    if next(iter(array.devices())).platform == "cpu":
+        return torch.from_numpy(np.array(array))
+    return from_dlpack(array).clone()

@@ -286,7 +286,13 @@ class LiveLearner(Training):
         follows = recipe.targets and recipe.target_update_unit == "gradient_steps"
         targets = Targets(recipe.target_update_interval, recipe.tau) if follows else None
         assert isinstance(recipe.optimizer, Adam)
-        return FusedSteps(self._step, self._spans, recipe.optimizer, targets, recipe.update_every, recipe.stop_above)
+        return FusedSteps(
+            self._step, self._spans, recipe.optimizer, targets, recipe.update_every, recipe.stop_above, str(self._device)
+        )  # fmt: skip
+
+    @property
+    def _is_fused(self) -> bool:
+        return self._fused is not None and self._replicas.size == 1
 
     def _divide_threads(self) -> None:
         """Let several threads compute a microbatch each, if there are no replicas to share the microbatches with."""
@@ -326,7 +332,8 @@ class LiveLearner(Training):
         for name, shape in recipe.noise.items():
             drawn = self._rng.standard_normal((share.cut.num_rows, *shape), np.float32)
             columns[name] = torch.from_numpy(drawn if (rows := share.rows()) is None else drawn[rows])
-        columns = self._sender.send_all(columns)
+        if not self._is_fused:  # JAX moves columns itself
+            columns = self._sender.send_all(columns)
         state, stats, priorities, num = self._minibatches(columns, buffers, share, values)
         others: dict[str, float] = {}
         if self._batch_stats is not None:
@@ -340,7 +347,7 @@ class LiveLearner(Training):
     ) -> tuple[Vectors, dict[str, float], Array | None, int]:
         """Return the state after all gradient steps, the mean statistics, the priorities, and the number of steps."""
         recipe, cut = self.recipe, share.cut
-        if self._fused is not None and self._replicas.size == 1:
+        if self._fused is not None and self._is_fused:
             order: Array | int = recipe.num_epochs
             if cut.num_minibatches > 1:
                 orders = [cut.order(self._rng) for _ in range(recipe.num_epochs)]

@@ -127,7 +127,8 @@ class JointCritic(nn.Module):
 
 def _repeated(there: Tensor, sizes: Sequence[int]) -> Tensor:
     """Repeat the column of each agent as often as it has numbers."""
-    return there.repeat_interleave(torch.tensor(sizes, device=there.device), dim=-1, output_size=sum(sizes))
+    columns = zip(there.split(1, dim=-1), sizes, strict=True)
+    return torch.cat([column.expand(*column.shape[:-1], size) for column, size in columns], dim=-1)
 
 
 def action_size(space: spaces.Space[Any]) -> int:

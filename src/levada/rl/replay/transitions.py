@@ -16,6 +16,7 @@ import numpy as np
 
 from levada.flow import Replay
 from levada.flow.items import Allocate
+from levada.rl.data.device_array import DeviceArray
 from levada.rl.data.frames import Frames
 from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Nest, leaves, map_nest
@@ -86,4 +87,5 @@ def concatenate(parts: Sequence[Transitions]) -> Transitions:
 
 
 def _joined(*rows: Any) -> Any:
-    return Frames.join(rows) if isinstance(rows[0], Frames) else np.concatenate(rows)
+    kind: Any = type(rows[0])
+    return kind.join(rows) if kind in (Frames, DeviceArray) else np.concatenate(rows)

@@ -99,6 +99,8 @@ class RecordReader(Generic[RecordT]):
     def new(self) -> list[RecordT]:
         """Read the records that were added since the last call."""
         records: list[RecordT] = []
+        if self._descriptor is None and self._inode is not None and self._is_current():
+            self._open_again()
         if self._descriptor is not None:
             records += self._rest()
             if self._is_current():
@@ -108,8 +110,15 @@ class RecordReader(Generic[RecordT]):
         return records + list(self._records_of(self._path))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; `new` opens it again, at the same place."""
         self._close()
+
+    def _open_again(self) -> None:
+        with suppress(OSError):  # it is gone
+            self._descriptor = open_file(self._path)
+            stat = os.fstat(self._descriptor)
+            if (stat.st_dev, stat.st_ino) != self._inode:  # another one has taken its place just now
+                self._close()
 
     def _records_of(self, path: Path) -> Iterator[RecordT]:
         try:

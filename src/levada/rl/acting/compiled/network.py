@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from levada.rl.acting.network import LIMIT, Inputs, in_module
+from levada.rl.compute.xla import missing_in_jax
 from levada.rl.data.spaces import Array
 from levada.rl.policies.heads.q_values import ValueHead
 from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, NumpyLayers, Vector
@@ -62,8 +63,8 @@ def describable(policy: Policy) -> NumpyLayers | str:
         return f"the policy acts in {policy.acting_precision}"
     if isinstance(policy.head, ValueHead):
         return "the policy acts by action values"
-    if policy.device != "cpu":
-        return f"the policy acts on {policy.device}"
+    if (missing := missing_in_jax(policy.device)) is not None:
+        return missing
     network = policy.module(seed=0).network
     layers = network.numpy_layers() if isinstance(network, HasNumpyLayers) else None
     return f"the network {type(network).__name__} describes no layers (numpy_layers)" if layers is None else layers

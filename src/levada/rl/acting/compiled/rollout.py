@@ -16,11 +16,15 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
+from torch.utils.dlpack import from_dlpack
 
 from levada.flow.patience import taking_long
 from levada.rl.acting.compiled.network import JaxNetwork, describable
 from levada.rl.acting.env_loop import Steps
-from levada.rl.data.spaces import ACTION_MASK, OBS, Array, Nest, has_action_mask, map_nest
+from levada.rl.compute.xla import JaxPlace
+from levada.rl.data.device_array import DeviceArray
+from levada.rl.data.spaces import ACTION_MASK, OBS, Array, Nest, allocate, has_action_mask, leaves, map_nest
 from levada.rl.envs.batch import EnvBatch
 from levada.rl.envs.functional.env import FunctionalEnv, Running, advance
 from levada.rl.envs.functional.vector import FunctionalVectorEnv
@@ -29,6 +33,9 @@ from levada.rl.policies.layers import NumpyLayers
 from levada.rl.policies.policy import Policy
 
 log: logging.Logger = logging.getLogger(__name__)
+
+_LARGE_BYTES = 256
+"""Least size of an observation that stays on a GPU; smaller ones take no longer through main memory, as all else does."""
 
 
 class RolledOut(NamedTuple):
@@ -43,6 +50,8 @@ class RolledOut(NamedTuple):
     """``[T + 1, B]``: values of the observations. None: the value shares layers with the policy."""
     next_value: Array | None
     """``[T, B]``: values after each step, before any reset."""
+    kept: Nest | None = None
+    """``[T + 1, B, ...]``: all observations, as `DeviceArray`, if they stay on a GPU; those of the steps are the same then."""
 
 
 class CompiledRollout:
@@ -50,6 +59,10 @@ class CompiledRollout:
 
     def __init__(self, envs: FunctionalVectorEnv, policy: Policy, network: JaxNetwork) -> None:
         self._envs = envs
+        self._place = JaxPlace(policy.device)
+        one = allocate(policy.observation_space, 1)
+        self._dtypes = map_nest(lambda leaf: torch.from_numpy(leaf).dtype, one)
+        self._keeps = self._place.is_gpu and sum(leaf.nbytes for leaf in leaves(one)) >= _LARGE_BYTES
         self._names = network.weights
         space: Any = envs.single_action_space
         bounds = (space.low, space.high) if hasattr(space, "low") else None
@@ -61,16 +74,32 @@ class CompiledRollout:
         """Act with `noise` ``[T, B, ...]``. No later call changes what is returned."""
         # one array, since each argument of a call costs microseconds
         packed = np.concatenate([weights[name].ravel() for name in self._names])
-        if self._run is None:
-            shapes = {name: weights[name].shape for name in self._names}
-            self._run = jax.jit(partial(self._function, shapes))
-            with taking_long("compiling the rollout"):
-                running, rolled = self._run(packed, self._envs.running, noise)
-        else:
-            running, rolled = self._run(packed, self._envs.running, noise)
+        with self._place.used():
+            before = self._place.put(self._envs.running)
+            if self._run is None:
+                shapes = {name: weights[name].shape for name in self._names}
+                self._run = jax.jit(partial(self._function, shapes))
+                with taking_long("compiling the rollout"):
+                    running, rolled = self._run(packed, before, noise)
+            else:
+                running, rolled = self._run(packed, before, noise)
         self._envs.running = running
-        made: RolledOut = jax.tree.map(np.asarray, rolled)
-        return made
+        return self._fetched(rolled)
+
+    def _fetched(self, rolled: RolledOut) -> RolledOut:
+        """Return the results as arrays in main memory; on a GPU, all but large observations."""
+        if not self._keeps:
+            made: RolledOut = jax.tree.map(np.asarray, rolled)
+            return made
+        steps = rolled.steps
+        obs, last, final = (
+            map_nest(lambda leaf, dtype: from_dlpack(leaf).to(dtype), nest, self._dtypes)
+            for nest in (steps.obs, rolled.obs, steps.last_obs)
+        )
+        kept = map_nest(lambda rows, row: DeviceArray(torch.cat([rows, row[None]])), obs, last)
+        others: RolledOut = jax.device_get(rolled._replace(steps=steps._replace(obs=(), last_obs=())))
+        own = others.steps._replace(obs=kept, last_obs=map_nest(DeviceArray, final))
+        return others._replace(steps=own, kept=kept)
 
 
 def compiled_rollout(envs: EnvBatch, policy: Policy, *, is_cut: bool, is_here: bool) -> CompiledRollout | None:

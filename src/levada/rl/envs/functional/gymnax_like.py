@@ -104,7 +104,5 @@ def _reader(space: Space[Any]) -> Callable[[Tree], Tree]:
     if isinstance(space, spaces.Tuple):
         each = [_reader(inner) for inner in space]
         return lambda obs: tuple(read(part) for read, part in zip(each, obs, strict=True))
-    shape, dtype = space.shape, jnp.float32 if space.dtype is not None and space.dtype.kind == "f" else space.dtype
-    if isinstance(space, spaces.Discrete):
-        dtype = jnp.int32
+    shape, dtype = space.shape, jax.dtypes.canonicalize_dtype(space.dtype)  # 64 bits become 32
     return lambda obs: jnp.asarray(obs).astype(dtype).reshape(shape)

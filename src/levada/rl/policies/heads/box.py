@@ -16,6 +16,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from levada.math import Distribution, Gaussian, SquashedGaussian
+from levada.rl.compute.device import constant
 from levada.rl.data.spaces import Array, SpaceError
 from levada.rl.policies.heads.base import ActionHead, refuse_mask, softplus
 
@@ -115,7 +116,7 @@ class SquashedBoxHead(BoxHead):
         self._ends = (torch.from_numpy(self._low), torch.from_numpy(self._high))
 
     def _base(self, mean: Tensor, log_std: Tensor) -> Gaussian | SquashedGaussian:
-        low, high = self._ends
+        low, high = (constant(end, mean) for end in self._ends)
         if self._clips:
             log_std = log_std.clamp(*_LOG_STD_RANGE)
         return SquashedGaussian(mean, log_std, low, high)
