@@ -91,6 +91,18 @@ def test_runs_that_have_not_finished_are_drawn_as_far_as_they_went(shell, folder
     assert "compare: no run is left: left out: " in refused.err and "was cut off" in refused.err
 
 
+def test_an_unfinished_run_does_not_shorten_the_curve_of_its_group(shell, folder, tmp_path):
+    shutil.copytree(folder / "runs", tmp_path / "some")
+    part = tmp_path / "some/0.01-1"
+    (part / "summary.json").unlink()
+    lines = (part / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (part / "metrics.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    assert shell(f"plot '{tmp_path}/some' --out {tmp_path}/curves.svg").code == 0
+    text = (tmp_path / "curves.svg").read_text()
+    assert "learning_rate=0.01 (1 run) -->" in text and "learning_rate=0.01, not finished -->" in text
+    assert "learning_rate=0.001 (2 runs) -->" in text
+
+
 def test_runs_without_env_steps_are_drawn_over_updates(shell, folder, tmp_path):
     shutil.copytree(folder / "runs/0.01-1", tmp_path / "cloned")
     metrics = tmp_path / "cloned/metrics.jsonl"
@@ -105,7 +117,7 @@ def test_runs_without_env_steps_are_drawn_over_updates(shell, folder, tmp_path):
     ("runs", "fields", "words"),
     [
         ("runs", {}, "compare: runs is 'runs', expected a list of directories or patterns; did you mean ['runs']?"),
-        ([5], {}, "compare: runs is [5], expected a list of directories"),
+        ([5], {}, "compare: runs has 5, expected directories or patterns"),
         (["runs"], {"target": "x"}, "compare: target='x', expected a finite number"),
         (["runs"], {"at_steps": "x"}, "compare: at_steps='x', expected an integer"),
     ],

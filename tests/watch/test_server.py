@@ -315,3 +315,16 @@ def test_a_run_that_is_resumed_is_read_on(copy):
     assert then["Rows"].is_first  # resuming writes the file anew
     assert len(then["Rows"].columns["step"]) == 8
     tail.close()
+
+
+def test_another_run_in_the_same_directory_is_sent_whole(copy, run):
+    """Its files may have the inodes of those before."""
+    tail = Tail(copy, 0)
+    assert "Opened" in {type(message).__name__ for message in tail.messages()}
+    for path in sorted(run.iterdir()):
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes() * (2 if path.name == "metrics.jsonl" else 1))
+    then = {type(message).__name__: message for message in tail.messages()}
+    assert set(then) == {"Opened", "Rows", "Frames", "Changed"}
+    assert then["Rows"].is_first
+    tail.close()

@@ -128,6 +128,10 @@ class DiLoCo(Algorithm):
         fields = preset(algorithm_name(self.algorithm_class), env)
         return replace(self, of_kwargs={**fields, **self.of_kwargs}) if fields.keys() - self.of_kwargs.keys() else self
 
+    def resolve_task(self, task: Task) -> Task:
+        """Decide the settings of the task as the algorithm does."""
+        return self.algorithm.resolve_task(task)
+
     def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """Decide the fields of the groups' algorithm that depend on the machine."""
         algorithm, reasons = self.algorithm.resolved(task)

@@ -160,9 +160,12 @@ class NeuralAlgorithm(PolicyAlgorithm):
 
     def resolve_task(self, task: Task) -> Task:
         """Decide the settings of the task that depend on its environments; JAX is set up first, since they compute in it."""
+        self._prepare_jax(task)
+        return super().resolve_task(task)
+
+    def _prepare_jax(self, task: Task) -> None:
         if task.is_functional and missing_for_xla() is None:
             prepare_jax(self.device)
-        return super().resolve_task(task)
 
     def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """Choose the compiler of updates for environments in JAX, and for large images the device and the precision."""
@@ -174,7 +177,7 @@ class NeuralAlgorithm(PolicyAlgorithm):
         if not has_large_images(space):
             return self, reasons
         device, precision = self.device, self.precision
-        if device == "auto":
+        if device == "auto" and not task.is_functional:  # JAX would have been started for the GPU
             device, reasons["device"] = choose_device(space)
         if precision == "auto":
             is_known = is_default(self.make_network(task))
@@ -193,6 +196,7 @@ class NeuralAlgorithm(PolicyAlgorithm):
 
     def policy(self, task: Task, **fields: Any) -> Policy:
         """Make the policy for the spaces of a task; `fields`: fields of `Policy`."""
+        self._prepare_jax(task)
         fields = {"network": self.make_network(task), **fields}
         return Policy(
             observation_space=task.observation_space,

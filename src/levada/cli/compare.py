@@ -66,7 +66,8 @@ def compare_runs(args: list[str]) -> int:
         options.runs, target=options.target, at_steps=options.at_steps, normalize=_scales(options.normalize)
     )
     if options.plot is not None:
-        found.notes.extend(_drawn("compare", options.runs, options.plot, target=found.target))
+        drawn = _drawn("compare", options.runs, options.plot, target=found.target)
+        found.notes.extend(note for note in drawn if note not in found.notes)
     if options.json:
         print(found.to_json().decode())
         return 0
@@ -97,7 +98,7 @@ def _drawn(
     groups, notes = grouped(runs, verb=verb, only_finished=verb == "compare")
     path = Path(out).absolute()
     try:
-        return [*dict.fromkeys(notes + draw(groups, path, x=x, metric=metric, per_run=per_run, target=target))]
+        return notes + draw(groups, path, x=x, metric=metric, per_run=per_run, target=target)
     except OSError as error:
         msg = f"{short(path)} cannot be written: {error.strerror or error}"
         raise UsageError(msg) from error

@@ -22,7 +22,7 @@ from levada.run.active import PRUNED
 from levada.run.storage.files import short, write_atomic
 from levada.run.storage.overview import overview_of
 from levada.sweeps.errors import SweepError
-from levada.sweeps.metric import Metric, NoMetricError, objective, values_at_checks
+from levada.sweeps.metric import IN_SUMMARY, Metric, NoMetricError, objective, values_at_checks
 from levada.sweeps.record import Record, read_record_of
 from levada.sweeps.samplers import NUM_CHECKS, Median, Outcome, Sampler, shown
 from levada.sweeps.space import Settings
@@ -85,8 +85,9 @@ class Trials:
             self._write_table()
         self._print()
         has_failed = any(trial.state == "failed" for trial in self._trials)
-        has_result = any(trial.objective is not None for trial in self._trials)
-        return exit_code(jobs.signal, is_failed=has_failed or not has_result)
+        # a run may be too short for a return, but has the metrics of its algorithm
+        is_unknown = self._metric.name not in IN_SUMMARY and all(trial.objective is None for trial in self._trials)
+        return exit_code(jobs.signal, is_failed=has_failed or is_unknown)
 
     @property
     def is_over(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from statistics import median
 from typing import Any, Final
 
@@ -108,10 +109,10 @@ def compare(
     Raises:
         ComparisonError: there is no run, none that can be compared, or an argument is invalid.
     """
-    if at_steps is not None and (not isinstance(at_steps, int) or at_steps < 1):
+    if at_steps is not None and (not isinstance(at_steps, Integral) or at_steps < 1):
         msg = f"compare: at_steps={at_steps!r}, expected an integer of at least 1"
         raise ComparisonError(msg)
-    if target is not None and not (isinstance(target, int | float) and math.isfinite(target)):
+    if target is not None and not (isinstance(target, Real) and math.isfinite(target)):
         msg = f"compare: target={target!r}, expected a finite number"
         raise ComparisonError(msg)
     groups, notes = grouped(runs)
@@ -139,8 +140,12 @@ def grouped(
     Raises:
         ComparisonError: there is no run, or none is left.
     """
-    if isinstance(runs, str | os.PathLike) or not all(isinstance(run, str | os.PathLike) for run in runs):
+    if isinstance(runs, str | os.PathLike):
         msg = f"{verb}: runs is {runs!r}, expected a list of directories or patterns; did you mean [{runs!r}]?"
+        raise ComparisonError(msg)
+    runs = list(runs) if isinstance(runs, Iterable) else [runs]
+    if wrong := [run for run in runs if not isinstance(run, str | os.PathLike)]:
+        msg = f"{verb}: runs has {wrong[0]!r}, expected directories or patterns"
         raise ComparisonError(msg)
     if not runs:
         msg = f"{verb}: no runs are given; expected directories of runs"

@@ -54,7 +54,7 @@ def draw(
         x: horizontal axis; updates in place of env steps if there are none.
         metric: name of a metric in metrics.jsonl.
         per_run: draw a line for each run. Otherwise, the interquartile mean of each group and its 95 % interval are drawn up to
-            the end of its shortest run.
+            the end of its shortest run, and a line for each run that has not finished.
         target: a return that is marked.
 
     Returns:
@@ -84,8 +84,11 @@ def draw(
             notes += [f"{record.name} has no {printable(metric)}" for record, curve in curves if not len(curve)]
             curves = [(record, curve) for record, curve in curves if len(curve)]
             num_lines += len(curves)
-            if curves:
-                (_lines if per_run else _band)(axes, group.name, curves, x, color)
+            done = [] if per_run else [pair for pair in curves if pair[0].is_done]
+            if done:
+                _band(axes, group.name, done, x, color)
+            if rest := [pair for pair in curves if pair not in done]:
+                _lines(axes, f"{group.name}, not finished" if done else group.name, rest, x, color)
         if target is not None:
             axes.axhline(target, color="#666666", linewidth=0.8, linestyle=":")
         axes.set_title(printable(env), fontsize=10)

@@ -79,6 +79,15 @@ class Record:
         summary = self.directory.summary()
         return summary is not None and summary.stopped_by == PRUNED
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has gone as far as it was meant to.
+
+        Raises:
+            RunDirectoryError: its summary cannot be read.
+        """
+        return self.status == "finished" and not self.is_pruned
+
     @cached_property
     def curve(self) -> Curve:
         """Mean return of the last 100 episodes, of all if there are fewer."""

@@ -78,7 +78,7 @@ def export(
         out: file to write. None: policy.onnx in the directory of the run.
         policy: name of the policy, where several act in one environment.
         checkpoint: number of updates of the checkpoint, for a directory, or "best"; None: the newest valid one.
-        loader: also write policy.py beside it, a loader in 22 lines that needs NumPy and ONNX Runtime alone.
+        loader: also write policy.py beside it, a short loader that needs NumPy and ONNX Runtime alone.
         at: directory of the run's own modules and files, if they have moved since training.
         trust: execute code that the run names; see docs/security.md.
 
@@ -97,7 +97,7 @@ def export(
             msg = f"export: {name}={path!r} ({type(path).__name__}): expected a path"
             raise ExportError(msg)
     if out is not None and not Path(out).absolute().parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(out))
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(out))
     if isinstance(run, Result) and (checkpoint is not None or at is not None):
         msg = (
             "export: checkpoint and at are for the directory of a run, as in levada.export(run.path, ...), got a Result"

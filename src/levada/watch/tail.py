@@ -29,7 +29,7 @@ ENDED_S = 2.0
 """Seconds between two looks at a run that has ended; it may be resumed."""
 ERROR_NBYTES = 1 << 20
 _CHUNK = 1 << 22
-_WRITTEN = ("metrics.jsonl", "frames.bin", "summary.json", "error.txt", "config.json")
+_WRITTEN = ("config.json", "metrics.jsonl", "frames.bin", "summary.json", "error.txt")
 
 Row = dict[str, float | None]
 
@@ -41,13 +41,18 @@ class Tail:
         """`number`: of the run on the page."""
         self._path = path
         self._number = number
-        self._frames = FrameReader(path)
-        self._lines = _Lines(path / "metrics.jsonl")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._frames = FrameReader(self._path)
+        self._lines = _Lines(self._path / "metrics.jsonl")
         self._status: Status | None = None
         self._opened = False
         self._ended: tuple[object, ...] | None = None
         """What the files were when they were closed because the run had ended; None: it goes on."""
         self._next_s = 0.0
+        self._config: object = None
+        """What config.json was when it was read."""
 
     def is_due(self) -> bool:
         """Whether it is time to look at the run."""
@@ -59,6 +64,9 @@ class Tail:
         self._next_s = time.monotonic() + ENDED_S
         if self._ended is not None and seen == self._ended:
             return
+        if self._opened and seen[0] is not None and seen[0] != self._config:  # another run is there now
+            self.close()
+            self._begin()
         if not self._opened:
             try:
                 yield self._open()
@@ -67,7 +75,7 @@ class Tail:
                     self._status = "cut off"
                     yield Unreadable(self._number, self._name, printable(str(error)))
                 return
-            self._opened, self._status = True, None
+            self._opened, self._status, self._config = True, None, seen[0]
             frames = _last(self._frames.first())
         else:
             frames = self._frames.new()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from support.envs.multi import Shifts
 from support.envs.pixels import make_pixels
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +21,7 @@ from levada.algorithms.appo import APPO
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.dqn import DQN
 from levada.algorithms.impala import IMPALA
+from levada.algorithms.maddpg import MADDPG
 from levada.algorithms.pg import PG
 from levada.algorithms.ppo import PPO
 from levada.algorithms.r2d2 import R2D2
@@ -31,6 +33,7 @@ from levada.algorithms.sac import SAC
 from levada.algorithms.td3 import TD3
 from levada.rl.compute import device
 from levada.rl.data.nest import flatten, rebuild
+from levada.rl.envs.agents.agents_task import AgentsTask
 from levada.rl.learning.learner import Learner
 from levada.rl.learning.step import GradientStep
 from levada.rl.policies.policy import Policy
@@ -107,6 +110,7 @@ CASES = [
     (TD3(**REPLAYED), lv.Task("support.envs.small:SmallImageBoxAction-v0")),
     (R2D2(**SEQUENCES), CARTPOLE),
     (RecurrentSAC(**SEQUENCES), CARTPOLE),
+    (MADDPG(**{**REPLAYED, "learning_starts": 64, "num_steps": 8}), AgentsTask.of(lv.Task(Shifts))),
 ]
 each_case = pytest.mark.parametrize(
     ("hp", "task"), CASES, ids=[f"{type(hp).__name__}-{task.name}-{n}" for n, (hp, task) in enumerate(CASES)]

@@ -46,3 +46,18 @@ def test_a_directory_of_the_users_is_used(tmp_path: Path) -> None:
 def test_nothing_is_kept_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     execute(XDG_CACHE_HOME=str(tmp_path / "file"))
+
+
+def test_a_learner_sets_jax_up_before_it_computes() -> None:
+    """Also where no environment in JAX has done so."""
+    program = """
+import os
+os.environ.pop("NPROC", None); os.environ.pop("XLA_FLAGS", None); os.environ.pop("JAX_PLATFORMS", None)
+import levada as lv
+hp = lv.PPO(num_envs=2, num_steps=8, minibatch_size=8, compile="xla")
+with lv.Inline().open(hp.flow(lv.Task("CartPole-v1")), seed=1):
+    import jax
+    print(jax.config.jax_platforms, os.environ["NPROC"], "intra_op_parallelism_threads=1" in os.environ["XLA_FLAGS"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cpu", "1", "True"]

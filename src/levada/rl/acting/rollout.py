@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from levada.flow import Episode
+from levada.rl.data.device_array import DeviceArray
 from levada.rl.data.frames import Frames
 from levada.rl.data.nest import flat
 from levada.rl.data.normalize import Moments
@@ -24,8 +25,9 @@ from levada.rl.replay.transitions import MASK, Transitions
 class Rollout:
     """T steps of B environments."""
 
-    obs: Nest | Frames
-    """``[T+1, B, ...]``, as returned by the environment; stacks of frames are `Frames`. If an episode ended in step t, row t+1
+    obs: Nest | Frames | DeviceArray
+    """``[T+1, B, ...]``, as returned by the environment; stacks of frames are `Frames`, and large observations of compiled
+    environments on a GPU are `DeviceArray`, which NumPy copies to main memory. If an episode ended in step t, row t+1
     is its true final observation or the next episode's first one, depending on the environment's resets; use `next_value`
     instead."""
     action: Array

@@ -1,6 +1,6 @@
 """Device of the networks: the CPU, or a GPU that is fed through pinned memory and replays its updates as CUDA graphs.
 
-Weights, rollouts and checkpoints are arrays in main memory on every device, so a run may resume on a different one.
+Weights and checkpoints are arrays in main memory on every device, so a run may resume on a different one.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class Sender:
         if self._stream is None:
             return tensors
         there: list[Tensor] = []
+        pins = _is_accelerator(self._device)  # PyTorch pins no memory for it once torchax has registered another device
         for tensor in tensors:
             if tensor.device.type != "cpu":  # it has been computed there
                 there.append(tensor)
                 continue
-            # PyTorch does not reuse pinned memory before it has been read; it pins none once torchax has registered a device
-            pinned = tensor.pin_memory() if _is_accelerator(self._device) else tensor
+            pinned = tensor.pin_memory() if pins else tensor  # PyTorch does not reuse it before it has been read
             with torch.cuda.stream(self._stream):
                 there.append(pinned.to(self._device, non_blocking=True))
         computing = torch.cuda.current_stream(self._device)

@@ -43,27 +43,23 @@ def prepare_jax(device: str = "cpu") -> None:
     """
     import jax
 
-    users = os.environ.get("JAX_PLATFORMS") or None
+    _add_flags({"--xla_cpu_multi_thread_eigen": "false", "intra_op_parallelism_threads": "1"})
     if device.startswith("cuda"):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         # XLA's CUDA graphs fail when arrays lie in PyTorch's memory
         _add_flags({"--xla_gpu_enable_command_buffer": ""})
-        jax.config.update("jax_platforms", users)
+        users = os.environ.get("JAX_PLATFORMS") or None
+        jax.config.update("jax_platforms", f"{users},cpu" if users and "cpu" not in users else users)
         jax.config.update("jax_default_device", "cpu")  # GPUs are for those who ask for them
     elif jax.config.jax_default_device is None:  # it is not set up for a GPU
-        _prepare_cpu()
-        jax.config.update("jax_platforms", jax.config.jax_platforms or "cpu")
+        # the calls of a worker follow each other, so other threads would only be waited for; NPROC is the size of XLA's own pool
+        os.environ.setdefault("NPROC", "1")
+        jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # no variable of the environment sets it
     if jax.config.jax_compilation_cache_dir is None and (cache := _cache()) is not None:
         jax.config.update("jax_compilation_cache_max_size", _CACHE_BYTES)  # also has workers write in turn
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _CACHED_S)
         jax.config.update("jax_compilation_cache_dir", str(cache))
-
-
-def _prepare_cpu() -> None:
-    _add_flags({"--xla_cpu_multi_thread_eigen": "false", "intra_op_parallelism_threads": "1"})
-    # the calls of a worker follow each other, so other threads would only be waited for; NPROC is the size of XLA's own pool
-    os.environ.setdefault("NPROC", "1")
 
 
 def _add_flags(wanted: Mapping[str, str]) -> None:
@@ -78,11 +74,15 @@ def missing_in_jax(device: str) -> str | None:
 
     >>> missing_in_jax("cpu")
     """
+    import jax
+
     try:
         _jax_device(device)
     except (RuntimeError, IndexError) as error:
+        if jax.config.jax_platforms == "cpu":
+            return f"JAX was started without a GPU in this process, before the device {device} was chosen"
         reason = str(error).strip().partition("\n")[0]
-        return f"JAX finds no device {device} ({reason}); pip install 'jax[cuda13]', and choose the device before JAX computes"
+        return f"JAX finds no device {device} ({reason}); pip install 'jax[cuda13]'"
     return None
 
 
@@ -114,6 +114,11 @@ class JaxPlace:
 
         context: AbstractContextManager[Any] = jax.default_device(self._device)
         return context
+
+    def wait_for_copies(self) -> None:
+        """Wait until PyTorch has read the arrays that it was given, since JAX may reuse their memory."""
+        if self._device is not None:
+            torch.cuda.current_stream().synchronize()
 
     def put(self, tree: Any) -> Any:
         """Move arrays there, unless they are there."""

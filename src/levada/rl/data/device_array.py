@@ -54,9 +54,9 @@ class DeviceArray:
     def __getitem__(self, index: Any) -> DeviceArray:
         return DeviceArray(self.tensor[index])
 
-    def reshape(self, *shape: int) -> DeviceArray:
-        """Return it with another shape."""
-        return DeviceArray(self.tensor.reshape(shape))
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """Return it with another shape, given as integers or as a tuple."""
+        return DeviceArray(self.tensor.reshape(*shape))
 
     def swapaxes(self, first: int, second: int) -> DeviceArray:
         """Return it with two dimensions exchanged."""

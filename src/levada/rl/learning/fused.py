@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
 
 from levada.flow.patience import taking_long
-from levada.rl.compute.xla import JaxPlace, as_jax, missing_for_xla, missing_in_jax
+from levada.rl.compute.xla import JaxPlace, as_jax, missing_for_xla, missing_in_jax, prepare_jax
 from levada.rl.data.nest import flatten
 from levada.rl.data.spaces import Array
 from levada.rl.learning.optimizers import Adam, OptimizerState
@@ -114,6 +114,7 @@ class FusedSteps:
             {name: {key: _tensor(moment) for key, moment in moments[name].items()} for name in networks},
         )  # fmt: skip
         self._last = after, params, moments
+        self._place.wait_for_copies()
         stats = torch.from_numpy(np.array(table)[np.asarray(taken)])
         return after, stats, np.array(priorities).reshape(-1) if priorities.shape[1] else None
 
@@ -221,19 +222,21 @@ def why_not_fused(
 ) -> str | None:
     """Return why the gradient steps of a learner cannot be fused, or None."""
     missing = missing_for_xla()
-    missing_there = missing_in_jax(str(device)) if missing is None else None
     changing = [type(module).__name__ for module in modules.modules() if isinstance(module, _CHANGING)]
     reasons = {
         f"{missing} is not installed (pip install 'levada[jax]')": missing is not None,
         f"the optimizer is {type(optimizer).__name__}, expected Adam": not isinstance(optimizer, Adam),
-        str(missing_there): missing_there is not None,
         "minibatches consist of several microbatches": num_parts > 1,
         "the policy is recurrent": policy.state_size > 0,
         "the policy's weights have noise": policy.weight_noise > 0,
         f"the policy computes in {policy.precision}": policy.precision != "float32",
         f"a network has {', '.join(changing)}, which each forward pass changes or draws numbers for": bool(changing),
     }
-    return next((reason for reason, applies in reasons.items() if applies), None)
+    found = next((reason for reason, applies in reasons.items() if applies), None)
+    if found is not None:
+        return found
+    prepare_jax(str(device))
+    return missing_in_jax(str(device))
 
 
 _CHANGING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)

@@ -117,7 +117,10 @@ class RecordReader(Generic[RecordT]):
         with suppress(OSError):  # it is gone
             self._descriptor = open_file(self._path)
             stat = os.fstat(self._descriptor)
-            if (stat.st_dev, stat.st_ino) != self._inode:  # another one has taken its place just now
+            if (
+                stat.st_dev,
+                stat.st_ino,
+            ) != self._inode or stat.st_size < self._offset:  # another one has taken its place
                 self._close()
 
     def _records_of(self, path: Path) -> Iterator[RecordT]:

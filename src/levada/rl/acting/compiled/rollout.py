@@ -93,9 +93,10 @@ class CompiledRollout:
             return made
         steps = rolled.steps
         obs, last, final = (
-            map_nest(lambda leaf, dtype: from_dlpack(leaf).to(dtype), nest, self._dtypes)
+            map_nest(lambda leaf, dtype: from_dlpack(leaf).to(dtype, copy=True), nest, self._dtypes)
             for nest in (steps.obs, rolled.obs, steps.last_obs)
         )
+        self._place.wait_for_copies()
         kept = map_nest(lambda rows, row: DeviceArray(torch.cat([rows, row[None]])), obs, last)
         others: RolledOut = jax.device_get(rolled._replace(steps=steps._replace(obs=(), last_obs=())))
         own = others.steps._replace(obs=kept, last_obs=map_nest(DeviceArray, final))
