@@ -76,7 +76,7 @@ def draw(
     if x == "steps" and not any(
         record.curve_of(metric).env_steps.any() for group in groups for record in group.records
     ):
-        x = "updates"  # as of behavior cloning
+        x = "updates"  # no run takes env steps, as in behavior cloning
     for env, axes in zip(envs, figure.subplots(1, len(envs), squeeze=False)[0], strict=True):
         for number, group in enumerate(groups):
             color = _COLORS[number % len(_COLORS)]
@@ -87,7 +87,7 @@ def draw(
             done = [] if per_run else [pair for pair in curves if pair[0].is_done]
             if done:
                 _band(axes, group.name, done, x, color)
-            if rest := [pair for pair in curves if pair not in done]:
+            if rest := [pair for pair in curves if per_run or not pair[0].is_done]:
                 _lines(axes, f"{group.name}, not finished" if done else group.name, rest, x, color)
         if target is not None:
             axes.axhline(target, color="#666666", linewidth=0.8, linestyle=":")

@@ -35,7 +35,7 @@ from levada.rl.policies.policy import Policy
 log: logging.Logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 256
-"""Least size of an observation that stays on a GPU; smaller ones take no longer through main memory, as all else does."""
+"""Size from which observations stay on a GPU. CartPole's, of 16 bytes, were faster through main memory."""
 
 
 class RolledOut(NamedTuple):
