@@ -25,6 +25,7 @@ import levada  # noqa: F401  before numpy and torch: it fixes the level of their
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from sybil import Example, Sybil
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.doctest import DocTestParser
@@ -32,6 +33,10 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from levada.cli import main
 from levada.runners.processes.ipc.forkserver import preload
+
+# how long an example takes says more about the machine than about what is tested
+settings.register_profile("levada", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("levada")
 
 
 def pytest_configure() -> None:

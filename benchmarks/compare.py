@@ -1,10 +1,10 @@
 """Speed of levada and of other libraries on this machine.
 
-    python benchmarks/compare.py ppo-cartpole --json ppo.json       # 8 minutes
+    python benchmarks/compare.py ppo-cartpole --json ppo.json       # 12 minutes; needs levada[jax]
     python benchmarks/compare.py ppo-cartpole --quick               # does it work? 1 minute
     python benchmarks/compare.py ppo-cartpole --only-peers          # without levada
     python benchmarks/compare.py ppo-cartpole --compare-threads     # the figures in `compare/presets.py`
-    python benchmarks/compare.py jax-cartpole                       # 5 minutes; needs levada[jax]
+    python benchmarks/compare.py jax-cartpole                       # 10 minutes; needs levada[jax]
     python benchmarks/compare.py jax-ant                            # and jax-craftax: PPO in environments that cost more
     python benchmarks/compare.py async-cartpole --json async.json   # 6 minutes; takes the same options
     python benchmarks/compare.py dqn-cartpole --json dqn.json       # 6 minutes
@@ -23,14 +23,15 @@ a user's run; the peers write none, or as few as they can.
 A ratio is levada's median divided by the peer's; beside it are the smallest and the largest ratio of any run of levada to any
 run of the peer. A run is disturbed if other processes kept more than 0.15 cores busy while it ran.
 
-**steps/s** (`ppo-cartpole`, `async-cartpole`): equal hyper-parameters, those of the peer. In `async-cartpole` these are the
-same network, number of environments, passes over the data and minibatch size; levada then runs on processes, in several
-forms. `compare/async_presets.py` lists the differences.
+**steps/s** (`ppo-cartpole`, `async-cartpole`): equal hyper-parameters, those of the peer. In `ppo-cartpole`, levada runs with and
+without updates compiled by XLA. In `async-cartpole`, equal are the network, the number of environments, the passes over the data
+and the minibatch size; levada runs on processes, in several forms. `compare/async_presets.py` lists the differences.
 
 - *training*: `(steps at the end - steps at A) / (seconds from A to the end)`, where A is the first line of progress after the
   first update has finished and another tenth of all steps have been taken. Imports and the recording of the update are
   excluded, and only whole iterations of rollout and update are included.
-- *whole process*: all steps / seconds from the start of the process to its exit.
+- *whole process*: all steps / seconds from the start of the process to its exit. What XLA compiles for levada is kept in
+  `~/.cache/levada/xla`: only the first process with the same shapes compiles, so the median is one that does not.
 
 Steps are those that were learned from; resets are not counted.
 
@@ -58,9 +59,9 @@ both compiled by XLA. `compare/jax_presets.py` lists what is equal and what is n
 beside RLlib's. A step is one of the environment, in which all agents act. `compare/multi_agent_presets.py` lists what is equal
 and what is not.
 
-**seconds to a return of 475** (`ppo-cartpole`): each library with its own settings for the task: SB3 and CleanRL with their
-tuned ones, levada out of the box. Measured from the start of the process to its exit, which follows as soon as the mean
-return of the last 100 episodes has reached 475 (50 in --quick).
+**seconds to a return of 475** (`ppo-cartpole`, `jax-cartpole`): SB3, CleanRL and rejax with the settings above, levada out of the
+box. Measured from the start of the process to its exit, which follows as soon as the mean return of the last 100 episodes has
+reached 475 (50 in --quick).
 
 The lines of progress, from which all this is computed, are kept in `.bench/runs/`.
 """

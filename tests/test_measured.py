@@ -40,11 +40,12 @@ def test_the_precision_of_this_processor_is_written_down_and_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_bfloat16: bool, chosen: str
 ) -> None:
     monkeypatch.setattr(precision, "SIDE", 36)
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": has_bfloat16)
+    monkeypatch.setattr(precision, "prefers_bfloat16", lambda device="cpu": has_bfloat16)
     run = train(tmp_path, "support.envs.small:SmallDictImage-v0", **SMALL)
     assert settings(run.path)["precision"] == {"value": chosen, "from": "machine"}
     assert run.summary.precision == chosen
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": not has_bfloat16)
+    for name in ("has_bfloat16", "prefers_bfloat16"):
+        monkeypatch.setattr(precision, name, lambda device="cpu": not has_bfloat16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CheckpointWarning)
         again = lv.resume(run.path, until="updates=3", display="quiet")

@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 from support.documents import ROOT
 
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
-PATIENCE_S = 120
+PATIENCE_S = 600
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -93,7 +93,7 @@ class Kernel:
     """A kernel, and what a notebook does with it."""
 
     def __init__(self, place):
-        self.manager, self.client = start_new_kernel(kernel_name="python3", cwd=str(place))
+        self.manager, self.client = start_new_kernel(PATIENCE_S, kernel_name="python3", cwd=str(place))
         self.place = place
 
     def run(self, code, on_message=lambda message: None):

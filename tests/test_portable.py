@@ -306,11 +306,32 @@ def test_only_the_largest_products_keep_avx512(
 
 
 def test_where_onednn_is_limited_there_is_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert not precision.has_bfloat16()
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
     assert precision.has_bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("found", "is_amd", "expected"),
+    [
+        ({"amx_bf16": True, "avx512_bf16": True}, False, True),
+        ({"amx_bf16": False, "avx512_bf16": True}, False, False),
+        ({"avx512_bf16": True}, True, True),
+        ({"avx512_bf16": False}, True, False),
+        ({"bf16": True}, False, True),
+        ({}, False, False),
+    ],
+)
+def test_bfloat16_is_used_where_it_is_faster(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, bool], is_amd: bool, expected: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    monkeypatch.setattr(precision, "limits_onednn", lambda: False)
+    monkeypatch.setattr(precision, "is_amd", lambda: is_amd)
+    assert precision.prefers_bfloat16() is expected
+    assert precision.has_bfloat16() is any(found.values())
 
 
 @needs_avx2

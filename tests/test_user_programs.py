@@ -37,7 +37,7 @@ def in_a_process(script: str, *args: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     Path("script.py").write_text(script)
     return subprocess.run(
-        [sys.executable, "script.py", *args], capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "script.py", *args], capture_output=True, text=True, timeout=600, check=False,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 
@@ -50,7 +50,7 @@ def test_with_json_each_line_on_stdout_is_an_object_whatever_an_environment_prin
     """By Python, by descriptor, by a process that it starts."""
     command = f"train ppo --env support.envs.small:SmallChatty-v0 {TINY} --until updates=2 --json --out run --on {on}"
     process = cli_harness.begin(command, cwd=Path.cwd())
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     lines = [json.loads(line) for line in out.splitlines()]
     assert lines[0]["type"] == "start" and lines[-1]["type"] == "summary"
@@ -62,7 +62,7 @@ def test_eval_json_is_one_object(capfd):
         Shell(capfd)(f"train ppo --env support.envs.small:SmallChatty-v0 {TINY} --until updates=1 --out run").code == 0
     )
     process = cli_harness.begin("eval run --episodes 1 --json", cwd=Path.cwd())
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert json.loads(out)["episodes"] == 1
     assert "said by Python" in err
@@ -93,7 +93,7 @@ def test_json_for_a_disk_that_is_full_does_not_end_the_run():
         process = cli_harness.begin(
             f"train ppo --env CartPole-v1 {TINY} --until updates=2 --json --out run", cwd=Path.cwd(), stdout=full
         )
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert err.strip() == "levada: warning: nothing more is shown, for it cannot be written: No space left on device"
     assert json.loads(Path("run/summary.json").read_text())["updates"] == 2
@@ -162,7 +162,7 @@ def test_what_torch_was_switched_to_is_refused_with_the_way_back(switch, back, s
 
 def test_a_script_from_standard_input_is_told_to_be_a_file():
     script = 'import levada as lv\nlv.train("ppo", "CartPole-v1", until="updates=1", on="processes:1", out="run")\n'
-    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
     assert "DeploymentError: the script is <stdin>, which is no file that workers could import" in done.stderr
     assert not Path("run").exists()

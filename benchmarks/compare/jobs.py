@@ -31,7 +31,6 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "mappo-spread": MAPPO_SPREAD,
     "two-policies": TWO_POLICIES,
 }
-_LEVADA_SOLVE_STEPS: Final = 200_000
 _QUICK_SOLVE_STEPS: Final = 20_480
 
 
@@ -80,7 +79,7 @@ class Plan:
 
     @property
     def target_return(self) -> int:
-        """What is to be reached: the mean return that solves CartPole-v1, or one that short runs come to."""
+        """What is to be reached: the mean return that solves CartPole, or one that short runs come to."""
         return 50 if self.quick else 475
 
     def steps(self, preset: Preset, *, is_levada: bool = False) -> int:
@@ -226,6 +225,6 @@ def _solve(plan: Plan, turn: int) -> Iterator[Job]:
             benchmark=plan.benchmark,
             is_levada=True,
             turn=turn,
-            num_env_steps=plan.solve_steps(_LEVADA_SOLVE_STEPS),
+            num_env_steps=plan.solve_steps(plan.benchmark.solve_steps),
             target_return=plan.target_return,
         )

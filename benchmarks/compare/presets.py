@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A way in which levada runs: where, and how far apart sampling and learning may be."""
+    """A way in which levada runs: where, how far apart sampling and learning may be, and what compiles its updates."""
 
     name: str
     on: str
@@ -92,6 +92,8 @@ class Benchmark:
     warm_up_steps: int = 4_096
     quick_steps: int = 12_288
     """Env steps with --quick."""
+    solve_steps: int = 200_000
+    """Env steps within which levada should reach the target, with settings of its own."""
     parts: Parts | None = None
     """None: levada is compared with its peers alone."""
     is_watched: bool = False
@@ -120,6 +122,11 @@ _SAME_IN_SB3: Final[Mapping[str, object]] = {
     "entropy_coef": 0.0,
 }
 
+_FORMS: Final = (
+    Form(name="inline", on="inline"),
+    Form(name="inline, compiled by XLA", on="inline", fields={"compile": "xla"}),
+)
+
 # Threads, set by OMP_NUM_THREADS and torch.set_num_threads: the better of 1 and 2 in --compare-threads, on a machine with
 # 2 cores (AMD EPYC, torch 2.13.0+cpu, Python 3.11.7). Training steps/s, median (min - max) of 3:
 #                  1 thread                  2 threads
@@ -136,6 +143,7 @@ _PRESETS: Final = (
         arguments=("--preset", "default"),
         threads=1,
         num_env_steps=51_200,
+        forms=_FORMS,
         levada={
             **_SAME_IN_SB3,
             "num_envs": 1,
@@ -158,6 +166,7 @@ _PRESETS: Final = (
         threads=1,
         num_env_steps=100_000,
         solve_steps=100_000,
+        forms=_FORMS,
         levada={
             **_SAME_IN_SB3,
             "num_envs": 8,
@@ -179,6 +188,7 @@ _PRESETS: Final = (
         threads=1,
         num_env_steps=153_600,
         solve_steps=500_000,
+        forms=_FORMS,
         levada={
             **_SAME_IN_ALL,
             "num_envs": 4,

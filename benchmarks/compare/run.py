@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shutil
 import signal
 import sys
@@ -93,11 +94,20 @@ def show(runs: Sequence[Run], plan: Plan) -> None:
         if any(preset.share for preset in plan.presets) and not plan.only_peers:
             console.print(shares_table(runs, plan.benchmark, plan.presets))
         if plan.has_solve:
-            console.print(solve_table(runs, plan.target_return))
+            console.print(solve_table(runs, plan.benchmark, plan.target_return))
     for line in disturbances(runs):
         console.print(line, highlight=False, markup=False)
     if plan.quick:
         console.print("Quick runs: they show that the benchmark works, nothing else.")
+
+
+def _check_xla(plan: Plan) -> None:
+    """Check that updates which are to be compiled by XLA can be: without it, levada would only warn."""
+    needs_it = any(form.fields.get("compile") == "xla" for preset in plan.presets for form in preset.forms)
+    missing = [name for name in ("jax", "torchax") if importlib.util.find_spec(name) is None]
+    if needs_it and missing:
+        msg = f"{' and '.join(missing)} not found, which updates compiled by XLA need: pip install 'levada[jax]'"
+        raise BenchmarkError(msg)
 
 
 def main() -> int:
@@ -108,6 +118,7 @@ def main() -> int:
     try:
         if not plan.only_peers:
             LevadaSide().executable()
+            _check_xla(plan)
         make_cache()
         adopt_orphans()
         with screen.bars:

@@ -191,11 +191,11 @@ def _memory(runs: Iterable[Run]) -> Spread:
     return Spread.of(run.memory_mb for run in runs)
 
 
-def solve_table(runs: Sequence[Run], target_return: int) -> Table:
+def solve_table(runs: Sequence[Run], benchmark: Benchmark, target_return: int) -> Table:
     """Seconds to the target, one row for each contestant."""
     of_who = _by_who(run for run in runs if run.part == "solve")
     seconds = {who: Spread.of(run.solved_s for run in of) for who, of in of_who.items()}
-    title = f"CartPole-v1: seconds to a mean return of {target_return}, median (min - max)"
+    title = f"{benchmark.env}: seconds to a mean return of {target_return}, median (min - max)"
     table = _table(title, "who", "solved", "seconds", "environment steps", "levada / this", "disturbed turns")
     for who, of in of_who.items():
         has_ratio = who != "levada" and "levada" in seconds

@@ -95,7 +95,7 @@ def test_default_networks_of_vectors_learn_in_it_where_it_is_asked_for(kind: Any
 
 
 def test_auto_is_decided_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": True)
+    monkeypatch.setattr(precision, "prefers_bfloat16", lambda device="cpu": True)
     monkeypatch.setattr(precision, "SIDE", 36)
     task = lv.Task(LARGE)
     assert DQN(precision="auto").resolved(task)[0].precision == "bfloat16"

@@ -1,5 +1,6 @@
 """`levada compare`, `levada plot` and `levada runs`, over real runs."""
 
+import errno
 import json
 import os
 import re
@@ -67,6 +68,16 @@ def test_curves_are_drawn(shell, tmp_path, suffix):
     assert out.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
 
 
+def test_a_full_disk_leaves_no_part_of_a_picture(shell, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("levada.run.storage.files.os.write", full)
+    done = shell(f"plot runs --out {tmp_path}/curves.png")
+    assert (done.code, "curves.png cannot be written: No space left on device" in done.err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("more", ["--x seconds", "--x updates", "--per-run", "--y losses/entropy"])
 def test_axes_and_metrics(shell, tmp_path, more):
     assert shell(f"plot runs --out {tmp_path}/curves.png {more}").code == 0
@@ -129,6 +140,11 @@ def test_arguments_of_other_types_are_told(shell, runs, fields, words):
 
 def test_names_with_dollars_are_no_formulas(shell, folder, tmp_path):
     assert shell(f"plot 'a $x^ b=runs/0.01-*' --out {tmp_path}/curves.png").code == 0
+
+
+def test_names_that_begin_with_an_underscore_are_in_the_legend(shell, tmp_path):
+    assert shell(f"plot '_x=runs/0.01-*' --out {tmp_path}/curves.svg").code == 0
+    assert "_x (2 runs) -->" in (tmp_path / "curves.svg").read_text()
 
 
 @pytest.mark.parametrize(

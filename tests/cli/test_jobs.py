@@ -21,13 +21,13 @@ def test_a_run_ends_when_its_parent_asks_for_it(tmp_path):
     rows = tmp_path / "run/metrics.jsonl"
     command = f"train ppo --env CartPole-v1 {cli_harness.TINY} --log none --until steps=100_000_000 --out run --quiet"
     child = cli_harness.begin(command, cwd=tmp_path, module="levada.cli.child", stdin=subprocess.PIPE)
-    deadline_s = time.monotonic() + 100
+    deadline_s = time.monotonic() + 300
     while not (rows.exists() and rows.stat().st_size):
         assert child.poll() is None and time.monotonic() < deadline_s, child.communicate()
         time.sleep(0.02)
     child.stdin.write("pruned\n")
     child.stdin.flush()
-    assert child.wait(timeout=100) == 0, child.stderr.read()
+    assert child.wait(timeout=300) == 0, child.stderr.read()
     child.communicate()
     summary = RunDirectory.open(tmp_path / "run").summary()
     assert summary.stopped_by == "pruned"

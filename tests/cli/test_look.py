@@ -16,6 +16,7 @@ from levada.algorithms.fields import meanings
 from levada.algorithms.presets import PRESETS
 from levada.api import build
 from levada.rl.envs.task import Task
+from levada.run.until import NAMES
 
 SHOW = "show ppo --env CartPole-v1"
 
@@ -101,6 +102,11 @@ def test_help_of_train_fills_the_lines_that_there_are(shell, monkeypatch, column
     text = re.sub(r"[│\s]+", " ", shell("train ppo --help").out)
     for name, meaning in meanings(levada.PPO).items():
         assert meaning in text, name
+    assert [name for name in NAMES if f"`{name}=" not in text] == []
+
+
+def test_help_of_videos_says_that_they_are_of_other_episodes(shell):
+    assert "are not those that are played without `--video`" in re.sub(r"[│\s]+", " ", shell("eval --help").out)
 
 
 def test_a_field_of_a_users_own_stands_in_a_group_of_its_own(shell, tmp_path):
@@ -204,7 +210,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     os.close(ours)
     process = cli_harness.begin(SHOW, cwd=tmp_path, stdout=theirs)
     os.close(theirs)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert err == ""
     assert process.returncode == 0
 

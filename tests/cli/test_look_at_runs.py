@@ -27,7 +27,7 @@ def shell(run, monkeypatch, capsys):
 
 def status(url):
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=300)
     try:
         connection.request("GET", parts.path)
         return connection.getresponse().status
@@ -41,17 +41,32 @@ def test_a_page_is_served_until_ctrl_c(run):
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", url)
         assert status(url) == 200
         server.send_signal(signal.SIGINT)
-        _, err = server.communicate(timeout=30)
+        _, err = server.communicate(timeout=300)
     assert (server.returncode, err) == (0, "")
 
 
+UNTIL_SEEN = """
+import os, time
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class UntilSeen(CartPoleEnv):
+    def reset(self, **options):
+        while os.path.exists("run") and not os.path.exists("seen"):
+            time.sleep(0.01)
+        return super().reset(**options)
+"""
+"""An environment whose training goes on when somebody has seen its page."""
+
+
 def test_training_serves_its_page_and_ends_it(tmp_path):
-    command = f"train ppo --env CartPole-v1 --until updates=200 --out run --watch {cli_harness.TINY}"
+    (tmp_path / "until_seen.py").write_text(UNTIL_SEEN)
+    command = f"train ppo --env until_seen.py:UntilSeen --until updates=200 --out run --watch {cli_harness.TINY}"
     with cli_harness.begin(command, cwd=tmp_path) as training:
         lines = iter(training.stderr.readline, "")
         url = next(line for line in lines if line.startswith("watch: ")).removeprefix("watch: ").strip()
         assert status(url) == 200
-        _, err = training.communicate(timeout=60)
+        (tmp_path / "seen").touch()
+        _, err = training.communicate(timeout=300)
     assert training.returncode == 0
     assert "stopped by updates=200" in err
     with pytest.raises(ConnectionRefusedError):
@@ -142,6 +157,7 @@ def test_a_trace_that_cannot_be_written_leaves_the_old_one(shell, tmp_path, monk
     [
         ("trace first", ["first has no trace", "--trace"]),
         ("trace nowhere", ["nowhere"]),
+        ("trace .", ["is not a run", "did you mean", "first"]),
         ("trace s3://bucket/run", ["directories alone"]),
     ],
 )

@@ -57,6 +57,7 @@ def test_the_files_are_written_into_a_directory(shell, tmp_path):
         ("push first user/name --episodes -1 --out out", ["num_episodes=-1"]),
         ("push first user/name --episodes x", ["--episodes x: expected an integer"]),
         ("push first user/name --checkpoint 7 --out out", ["has no checkpoint=7", "2"]),
+        ("push first user/name --checkpoint best --out out", ["has no best checkpoint", "--eval-every"]),
         ("push first user/name --out first", ["first holds other files"]),
         ("push first user/name --out first/config.json", ["first/config.json is a file"]),
         (

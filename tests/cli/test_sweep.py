@@ -232,7 +232,7 @@ def test_a_record_of_another_sweep(fake, tmp_path):
 
 
 def wait_for(is_true):
-    deadline_s = time.monotonic() + 100
+    deadline_s = time.monotonic() + 300
     while not is_true():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
@@ -301,30 +301,47 @@ def test_settings_as_options():
     )
 
 
+SLOW_AT_FIRST = """
+import os, time
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class SlowAtFirst(CartPoleEnv):
+    def step(self, action):
+        if not os.path.exists("faster"):
+            time.sleep(0.02)
+        return super().step(action)
+"""
+"""An environment for a run of minutes, unless it is told to be faster."""
+
+
 def test_a_sweep_killed_by_sigkill_goes_on(shell, tmp_path):
     """With real processes: the run that it leaves ends by itself, saved, and the sweep ends as if it had not been killed."""
+    (tmp_path / "slow_at_first.py").write_text(SLOW_AT_FIRST)
+    env = "slow_at_first.py:SlowAtFirst"
+    sweep = COMMAND.replace("CartPole-v1", env)
     options = "--until steps=6000 --checkpoint-every-updates None"
-    command = f"{COMMAND} {options} --over learning_rate=1e-3 --out 'a sweep'"
+    command = f"{sweep} {options} --over learning_rate=1e-3 --out 'a sweep'"
     killed = cli_harness.begin(command, cwd=tmp_path)
     path = tmp_path / "a sweep/trial-0001/seed-0"
     wait_for(lambda: (path / "metrics.jsonl").exists() and (path / "metrics.jsonl").stat().st_size)
     killed.send_signal(signal.SIGKILL)
-    killed.communicate(timeout=100)
+    killed.communicate(timeout=300)
     wait_for((path / "summary.json").exists)
     assert RunDirectory.open(path).summary().stopped_by == "interrupted"
+    (tmp_path / "faster").touch()
 
     done = shell(command)
     assert done.code == 0, done.err
     assert "trial 1: goes on with learning_rate=1e-3" in done.err
     own = RunDirectory.open(path).summary()
     alone = levada.train(
-        "ppo", "CartPole-v1", until="steps=6000", learning_rate=1e-3, log="none", display="quiet", out="alone",
+        "ppo", env, until="steps=6000", learning_rate=1e-3, log="none", display="quiet", out="alone",
         **cli_harness.TINY_FIELDS,
     )  # fmt: skip
     assert own.params_sha256 == alone.summary.params_sha256
     (row,) = table(tmp_path / "a sweep")
     assert row["return_mean_100"] == repr(own.return_mean_100)
-    best = f"{shlex.join(shlex.split(COMMAND)[1:])} {options} --learning-rate 1e-3"
+    best = f"{shlex.join(shlex.split(sweep)[1:])} {options} --learning-rate 1e-3"
     assert done.out.splitlines()[-1] == f"  levada train {best}"
 
     shorter = shell(f"{command} --metric updates --minimize --json")
@@ -340,10 +357,22 @@ def test_a_sweep_killed_by_sigkill_goes_on(shell, tmp_path):
     assert [row.name for row in found.groups] == ["ppo"]
 
 
-def test_a_metric_that_no_run_has_is_a_failure(shell):
-    done = shell(f"{COMMAND} --until updates=1 --over learning_rate=1e-3 --out sweep --metric losses/polcy")
-    assert done.code == 1
-    assert "it has no metric losses/polcy; did you mean losses/policy_loss?" in done.message
+def test_a_metric_that_no_run_has_is_a_failure_after_the_first_trial(shell, tmp_path):
+    command = f"{COMMAND} --until updates=1 --over learning_rate=1e-3,1e-4 --num-parallel 1 --out sweep"
+    for _ in range(2):
+        done = shell(f"{command} --metric losses/polcy")
+        assert done.code == 1
+        assert "it has no metric losses/polcy; did you mean losses/policy_loss?" in done.message
+        assert "No trial has losses/polcy, so no further one was made." in done.out
+        assert len(table(tmp_path / "sweep")) == 1
+    assert shell(f"{command} --metric losses/policy_loss").code == 0
+    assert len(table(tmp_path / "sweep")) == 2
+
+
+def test_a_return_that_the_first_trial_lacks_ends_no_sweep(shell, tmp_path):
+    command = f"{COMMAND} --until steps=1 --over learning_rate=1e-3,1e-4 --num-parallel 1 --out sweep"
+    assert shell(f"{command} --metric charts/none").code == 1
+    assert len(table(tmp_path / "sweep")) == 2
 
 
 def test_evaluations_are_compared_if_there_are_some(shell):

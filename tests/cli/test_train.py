@@ -179,7 +179,9 @@ def test_json_prints_json_lines_only_and_the_summary_last(shell):
     done = shell(f"{COMMAND} --until updates=2 --json --out run")
     assert (done.code, done.err) == (0, "")
     lines = [json.loads(line) for line in done.out.splitlines()]
-    assert [line["type"] for line in lines] == ["start", "summary"]
+    types = [line["type"] for line in lines]
+    assert [each for each in types if each != "progress"] == ["start", "summary"]  # it takes a second, or not
+    assert types[-1] == "summary"
     assert {"type": "summary", **summary_of("run")} == lines[-1]
 
 
@@ -208,7 +210,7 @@ def test_the_live_panel_on_a_terminal(shell, monkeypatch):
         monkeypatch.setattr(sys, "stderr", terminal)
         done = shell(f"{COMMAND} --until updates=3 --out run")
         monkeypatch.undo()
-    reader.join(timeout=10)
+    reader.join(timeout=300)
     os.close(ours)
     assert (done.code, done.out) == (0, "")
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
@@ -258,10 +260,10 @@ def test_the_first_condition_that_holds_ends_the_run(shell, until, stopped_by):
 
 def test_ctrl_c_saves_and_exits_with_130(tmp_path):
     """One SIGINT: the update is finished, everything is saved, and a script sees that it was not the end."""
-    process = cli_harness.begin(f"{COMMAND} --until minutes=5 --json --out run", cwd=tmp_path)
+    process = cli_harness.begin(f"{COMMAND} --until minutes=60 --json --out run", cwd=tmp_path)
     wait_for_updates(process, tmp_path / "run")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert err.strip() == "stopping after this update; press Ctrl-C again to stop at once"
     summary = summary_of(tmp_path / "run")
@@ -274,7 +276,7 @@ def test_ctrl_c_saves_and_exits_with_130(tmp_path):
 
 
 def wait_for_updates(process, path, num=3):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     metrics = path / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") > num):
         assert process.poll() is None
@@ -284,10 +286,10 @@ def wait_for_updates(process, path, num=3):
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_of_the_system_saves_too(tmp_path, name, code):
-    process = cli_harness.begin(f"{COMMAND} --until minutes=5 --json --out run", cwd=tmp_path)
+    process = cli_harness.begin(f"{COMMAND} --until minutes=60 --json --out run", cwd=tmp_path)
     wait_for_updates(process, tmp_path / "run")
     process.send_signal(getattr(signal, name))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, err.strip()) == (code, f"stopping after this update; a second {name} stops at once")
     summary = summary_of(tmp_path / "run")
     assert json.loads(out.splitlines()[-1]) == {"type": "summary", **summary}
@@ -305,7 +307,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path, closed, option):
     streams = {name: theirs for name in ("stdout", "stderr") if closed in (name, "both")}
     process = cli_harness.begin(f"{COMMAND} {option} --until updates=3 --out run", cwd=tmp_path, **streams)
     os.close(theirs)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0
     assert summary_of(tmp_path / "run")["stopped_by"] == "updates=3"
     assert checkpoint.newest(tmp_path / "run").step == 3
@@ -317,7 +319,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path, closed, option):
 
 def test_without_a_stderr_there_is_nothing_to_show(tmp_path):
     command = shlex.join([sys.executable, "-m", "levada.cli", *f"{COMMAND} --until updates=2 --out run".split()])
-    subprocess.run(["sh", "-c", f"{command} 2>&-"], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(["sh", "-c", f"{command} 2>&-"], cwd=tmp_path, check=True, timeout=300)
     assert summary_of(tmp_path / "run")["updates"] == 2
 
 

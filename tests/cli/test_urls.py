@@ -37,6 +37,10 @@ def test_each_command_names_the_url(shell, tmp_path):
         assert f"  {command}  " in done.err
     done = shell(f"eval {URL} --episodes 2 --json")
     assert (done.code, json.loads(done.out)["run"]) == (0, URL)
+    done = shell(f"export {URL}")
+    assert (done.code, "where no file is written; give out" in done.err) == (2, True)
+    assert shell(f"export {URL} --out policy.onnx").code == 0
+    (tmp_path / "policy.onnx").unlink()
     done = shell(f"resume {URL} --until updates=3")
     assert (done.code, "warning" in done.err) == (0, False)
     assert f"The run lies in {URL}." in done.err

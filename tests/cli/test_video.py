@@ -96,6 +96,28 @@ def test_a_directory_that_cannot_be_written_to_is_told(shell, run, tmp_path):
 
 
 @FILMED
+@pytest.mark.filterwarnings("error")
+def test_a_full_disk_is_told_in_a_line(shell, run, monkeypatch):
+    from moviepy.video.io.ImageSequenceClip import ImageSequenceClip
+
+    def full(clip, path, logger):
+        Path(path).write_bytes(b"torn")
+        raise OSError(
+            "[Errno 32] Broken pipe\n\nMoviePy error: No space left on device\nPlease specify a valid 'codec'"
+        )
+
+    monkeypatch.setattr(ImageSequenceClip, "write_videofile", full)
+    done = shell(f"eval {run.path} --episodes 1 --video videos")
+    first, second = done.err.splitlines()
+    assert done.code == 2
+    assert first.endswith(
+        "episode-0.mp4' cannot be written: No space left on device; free some space, or give a directory on another disk"
+    )
+    assert second.startswith("  environment 'CartPole-v1'")
+    assert list(Path("videos").iterdir()) == []
+
+
+@FILMED
 def test_environments_with_masks_and_of_a_callable(tmp_path):
     run = trained(Shown, tmp_path / "run")
     (tmp_path / "videos").mkdir()

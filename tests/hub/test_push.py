@@ -154,6 +154,27 @@ def test_a_result_is_uploaded_with_the_checkpoint_of_its_policy(run, tmp_path):
     assert levada.load(tmp_path / "out").policy.version == 2
 
 
+def test_the_best_policy_is_uploaded_and_evaluated_for_the_card(tmp_path):
+    run = levada.train(
+        "ppo", "CartPole-v1", until="updates=4", seed=3, out=tmp_path / "run", eval_every=2, eval_episodes=1, **FIELDS
+    )
+    best = run.summary.evaluations["eval"].best_version
+    shutil.rmtree(run.path / "checkpoints" / f"{best:09d}", ignore_errors=True)  # only a few are kept
+    for number, done in enumerate(
+        (
+            push(run.path, checkpoint="best", num_episodes=1, out=tmp_path / "0"),
+            push(levada.load(run.path, checkpoint="best"), num_episodes=1, out=tmp_path / "1"),
+        )
+    ):
+        assert set(done.sizes) == names(best, *(f"checkpoints/best/{best:09d}/{name}" for name in (ARRAYS, META))) - {
+            "summary.json"
+        }
+        assert done.evaluations["policy"].version == levada.load(tmp_path / str(number)).policy.version == best
+        assert done.notes == (
+            "the checkpoint with the best evaluation has weights alone: the run can be loaded, and not resumed",
+        )
+
+
 def test_a_result_whose_checkpoint_is_gone(run, tmp_path):
     result = levada.load(run, checkpoint=2)
     shutil.rmtree(run / "checkpoints" / "000000002")

@@ -1,5 +1,6 @@
 """Exported policies act as the policies do, for every kind of policy, and without levada."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -9,14 +10,18 @@ import numpy as np
 import onnx
 import pytest
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
+from torch import nn
 
 import levada
 from levada.onnx import ExportError
+from levada.onnx.check import TOLERANCE, largest_difference
 from levada.onnx.loader import Policy as Loaded
 from levada.onnx.module import ActingModule
-from levada.onnx.write import TOLERANCE, largest_difference, to_onnx
+from levada.onnx.write import in_float32, to_onnx
 from levada.rl.acting.trained_policy import TrainedPolicy
 from levada.rl.data.spaces import ACTION_MASK, OBS
+from levada.rl.policies.networks import MultiInput
 from levada.rl.policies.policy import Policy
 from levada.rl.policies.q_distributions import CategoricalValues, MeanValues, QuantileValues
 from levada.rl.policies.recurrent import RecurrentNet
@@ -119,7 +124,7 @@ def test_the_file_acts_as_the_policy(kind, tmp_path):
     trained = trained_policy(KINDS[kind])
     module = ActingModule(trained)
     data = to_onnx(module, {})
-    assert largest_difference(module, data) <= TOLERANCE
+    assert largest_difference(trained, module, data) <= TOLERANCE
     (tmp_path / "policy.onnx").write_bytes(data)
     loaded = Loaded(tmp_path / "policy.onnx")
     has_mask = module.has_mask
@@ -132,6 +137,19 @@ def test_the_file_acts_as_the_policy(kind, tmp_path):
         action = loaded.act(obs[OBS], obs[ACTION_MASK]) if has_mask else loaded.act(obs)
         assert action.dtype == wanted.dtype
         np.testing.assert_allclose(action, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_a_policy_in_bfloat16_is_exported_in_float32(tmp_path):
+    trained = trained_policy({**KINDS["images"], "precision": "bfloat16"})
+    assert trained.policy.acting_precision == "bfloat16"
+    own = in_float32(trained)
+    module = ActingModule(own)
+    data = to_onnx(module, {})
+    assert largest_difference(own, module, data) <= TOLERANCE
+    (tmp_path / "policy.onnx").write_bytes(data)
+    loaded = Loaded(tmp_path / "policy.onnx")
+    batch = np.stack(observations(IMAGE, 50))
+    assert (loaded.act(batch) == trained.act_batch(batch)).mean() > 0.8  # others are nearly ties
 
 
 def test_batches_and_states(tmp_path):
@@ -189,11 +207,70 @@ def test_the_loader_needs_no_levada(run, tmp_path):
     assert not has_torch
 
 
+class Branching(nn.Module):
+    features_dim = 5
+
+    def __init__(self, space):
+        super().__init__()
+
+    def forward(self, obs):
+        return 2 * obs if obs.max() > 2 else obs
+
+
+def test_a_network_that_cannot_be_traced_is_told_by_its_reason_and_its_line(capfd, caplog):
+    network = functools.partial(MultiInput, features_extractor=Branching)
+    with pytest.raises(ExportError) as found:
+        to_onnx(ActingModule(trained_policy({"action_space": spaces.Discrete(3), "network": network})), {})
+    text = str(found.value)
+    assert text.startswith(
+        "PyTorch cannot export network MultiInput with Branching to ONNX: Could not guard on data-dep"
+    )
+    assert text.endswith("in forward: return 2 * obs if obs.max() > 2 else obs)")
+    assert (text.isprintable(), caplog.records, capfd.readouterr().err) == (True, [], "")
+
+
 def test_a_file_that_differs_is_not_written(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("levada.onnx.write.largest_difference", lambda module, data: 0.5)
+    monkeypatch.setattr("levada.onnx.write.largest_difference", lambda trained, module, data: 0.5)
     with pytest.raises(ExportError, match=r"differs from the policy by 0\.5, expected at most 1e-05; it is not"):
         levada.export(run, tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_in_what_is_exported_is_found(monkeypatch):
+    """It is in the file and in the module that the file is made of, and not in the policy."""
+    trained = trained_policy(KINDS["discrete"])
+    monkeypatch.setattr("levada.onnx.module._encoded", lambda action, space: action)  # without the start of the space
+    module = ActingModule(trained)
+    assert largest_difference(trained, module, to_onnx(module, {})) == float("inf")
+
+
+@pytest.mark.parametrize(("weight", "is_kept"), [(0.0, True), (1.0, False)])
+def test_another_action_is_allowed_in_a_tie_alone(weight, is_kept, monkeypatch):
+    trained = trained_policy(KINDS["masked values"])
+    trained = TrainedPolicy(trained.policy, {name: weight * x for name, x in trained.weights.items()}, version=1)
+    act_batch = TrainedPolicy.act_batch
+
+    def other(policy, obs):
+        """The first other action that is allowed; the file takes the first of those that tie."""
+        best = act_batch(policy, obs)
+        left = np.where(np.arange(4) == best[:, None], 0, obs[ACTION_MASK])
+        return np.where(left.any(axis=1), left.argmax(axis=1), best)
+
+    monkeypatch.setattr(TrainedPolicy, "act_batch", other)
+    module = ActingModule(trained)
+    assert (largest_difference(trained, module, to_onnx(module, {})) <= TOLERANCE) == is_kept
+
+
+@pytest.mark.parametrize(
+    "space",
+    [VECTOR, NESTED, spaces.Box(100.0, 200.0, (2,)), spaces.Box(-200.0, -100.0, (2,)), spaces.Box(0.0, np.inf, (2,)),
+     spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-3e38, 3e38, (2,)), spaces.Box(2.0, 2.0, (2,))],
+    ids=str,
+)  # fmt: skip
+def test_examples_lie_in_the_space(space):
+    module = ActingModule(trained_policy({"action_space": spaces.Discrete(3), "observation_space": space}))
+    batch = module.observation(module.examples(20))
+    assert all(space.contains(each) for each in iterate(batch_space(space, 20), batch))
 
 
 def test_mistakes_are_said(run, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 from levada.api.options import deployment
 from levada.flow import Flow, Queue, Replica, Shard, Update
-from levada.flow.events import NodeStatistics, Statistics, WorkerStatistics
+from levada.flow.events import Event, NodeStatistics, Statistics, WorkerStatistics
 from levada.run.bottleneck import Bottleneck, Change, find_bottleneck
 
 
@@ -36,6 +36,7 @@ class Case:
     """Every second item takes twice as long, and the others no time."""
     queue: Queue = field(default_factory=lambda: Queue(max_lag=1))
     num_parts: int = 1
+    eval_every: int | None = None
 
     def flow(self) -> Flow:
         flow = Flow("pipeline")
@@ -46,6 +47,8 @@ class Case:
         update = flow.learn("learn", learner, batch)
         flow.publish(update.weights, to=weights)
         flow.report(update.stats)
+        if self.eval_every is not None:
+            flow.evaluate("eval", slow_evaluation, reads=weights, every=self.eval_every)
         return flow
 
     def run(self, num_updates: int = 30) -> tuple[float, Bottleneck]:
@@ -68,11 +71,18 @@ class Case:
                 return replace(self, on=f"threads:{change.value}")
             case "learners":
                 return replace(self, on=f"processes:2,learners={change.value}")
+            case "eval_every":
+                return replace(self, eval_every=int(change.value))
             case "num_envs":
                 factor = int(change.value)
                 return replace(self, num_envs=self.num_envs * factor, num_steps=self.num_steps // factor)
             case setting:
                 return replace(self, queue=replace(self.queue, **{setting: change.value}))
+
+
+def slow_evaluation(weights: Any, seed: int) -> Mapping[str, float]:
+    time.sleep(0.06)
+    return {"return": 0.0}
 
 
 @dataclass(frozen=True)
@@ -161,6 +171,7 @@ SMALL_CAPACITY = Case(
 STRAGGLER = Case(straggler=4.0, queue=Queue(max_lag=4))
 TIGHT_LAG = Case(step_ms=2.5, learn_ms=20.0, queue=Queue(max_lag=0))
 SLOW_INFERENCE = Case(forward_ms=3.0, step_ms=0.25)
+SLOW_EVALUATION = Case(on="inline", step_ms=0.25, eval_every=2)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +183,17 @@ SLOW_INFERENCE = Case(forward_ms=3.0, step_ms=0.25)
         (STRAGGLER, "worker 1", "times as long as the others", "order"),
         (TIGHT_LAG, "rollout->batch", "until newer weights are published", "max_lag"),
         (SLOW_INFERENCE, "rollout", "inference of rollout", "num_envs"),
+        (SLOW_EVALUATION, "eval", "eval takes", "eval_every"),
     ],
-    ids=["slow environment", "slow learner", "small capacity", "straggler", "tight lag", "slow inference"],
+    ids=[
+        "slow environment",
+        "slow learner",
+        "small capacity",
+        "straggler",
+        "tight lag",
+        "slow inference",
+        "slow evaluation",
+    ],
 )
 @pytest.mark.filterwarnings("ignore::levada.errors.FlowWarning")
 def test_the_true_bottleneck_is_named_and_the_change_helps_as_predicted(
@@ -195,6 +215,23 @@ def test_the_true_bottleneck_is_named_and_the_change_helps_as_predicted(
     pytest.fail(told)
 
 
+class SlowInstrument:
+    def on_event(self, event: Event) -> None:
+        time.sleep(0.01)
+
+
+def test_instruments_that_take_most_of_the_time_are_named() -> None:
+    flow = Case(on="inline").flow()
+    with deployment("inline").open(flow, seed=0, instruments=[SlowInstrument()]) as run:
+        next(report for report in run if report.firing == 3)
+        times_s = run.attribution()["main"].times_s[""]
+        found = find_bottleneck(flow, run.statistics(), run.attribution())
+    assert found is not None
+    assert times_s["transport"] < 0.1 * times_s["outside"]
+    assert found.where == "main"
+    assert "metrics, display, checkpoints take" in found.words
+
+
 def test_a_run_without_updates_has_no_bottleneck() -> None:
     flow = Case().flow()
     nothing = Statistics(1.0, {name: NodeStatistics(0, 0.0, 1.0, 0.0, None) for name in flow.nodes}, {}, {})
@@ -210,5 +247,5 @@ def test_a_run_whose_workers_have_not_reported_has_no_bottleneck() -> None:
 
 def test_nothing_is_proposed_where_nothing_helps() -> None:
     """Learning takes all the time, and cannot be divided."""
-    _, found = Case(learn_ms=20.0).run(num_updates=10)
+    _, found = Case(learn_ms=50.0, num_steps=1).run(num_updates=10)
     assert (found.where, found.change) == ("learn", None)

@@ -131,7 +131,7 @@ def in_fresh_process(code, tmp_path):
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
 

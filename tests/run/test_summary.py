@@ -42,6 +42,7 @@ def test_everything_is_said():
         "startup_s": 2.0,
         "steps_per_s": 10.0,
         "return_mean_100": 1.5,
+        "unshaped_return_mean_100": None,
         "solved_at_s": None,
         "solved_at_steps": None,
         "policies": {},

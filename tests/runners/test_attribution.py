@@ -105,6 +105,22 @@ def total_s(worker: WorkerStatistics) -> float:
 @pytest.mark.parametrize("on", ["inline", "threads:2", "processes:2"])
 @pytest.mark.parametrize("where", NODES)
 def test_a_sleep_is_found_in_its_operator_and_times_add_up(where: str, on: str) -> None:
+    """Whatever else takes time while other programs keep the processor busy is seen, too. So it has three attempts."""
+    expected = ("rollout", where) if where in ("environment", "inference") else (where, "")
+    num = 20 if expected[0] in ("rollout", "gae") else 10
+    for _ in range(3):
+        spent = spent_by_operator(where, on)
+        others_s = sum(spent.values()) - spent[expected]
+        assert spent[expected] >= 0.9 * num * SLEEP_S
+        if spent[expected] <= 3 * num * SLEEP_S and others_s < 0.5 * spent[expected]:
+            assert max(spent, key=lambda each: spent[each]) == expected
+            return
+        print(spent)  # shown if all of them fail
+    pytest.fail(f"{spent[expected]} s were expected to be {num * SLEEP_S} s, beside {others_s} s of all others")
+
+
+def spent_by_operator(where: str, on: str) -> dict[tuple[str, str], float]:
+    """The seconds of each operator; those of each worker add up to the time of the run."""
     with deployment(on).open(make_flow(where), seed=0) as run:
         for report in run:
             if report.firing == 10:
@@ -121,12 +137,7 @@ def test_a_sleep_is_found_in_its_operator_and_times_add_up(where: str, on: str) 
             for what, seconds in times.items():
                 if node:
                     spent[node, what] = spent.get((node, what), 0.0) + seconds
-    expected = ("rollout", where) if where in ("environment", "inference") else (where, "")
-    num = 20 if expected[0] in ("rollout", "gae") else 10
-
-    assert max(spent, key=lambda each: spent[each]) == expected
-    assert 0.9 * num * SLEEP_S <= spent[expected] <= 3 * num * SLEEP_S
-    assert sum(spent.values()) - spent[expected] < 0.5 * spent[expected]
+    return spent
 
 
 class Clock:
@@ -176,6 +187,16 @@ def test_a_worker_has_probably_worked_on_the_tickets_that_it_holds() -> None:
         assert total_s(worker) == pytest.approx(9.0)
 
 
+def test_workers_are_in_the_order_of_their_numbers_whoever_reports_first() -> None:
+    found = Attribution(Clock())
+    found.worked("learner", "learn", 1.0)
+    for number in (10, 1, 0, 2):
+        found.reported(f"worker {number}", shards(number), WorkerTimes(1, {"": {"waiting": 1.0}}))
+    assert list(found.statistics({}, no_tickets)) == [
+        "main", "worker 0", "worker 1", "worker 2", "worker 10", "learner",
+    ]  # fmt: skip
+
+
 def test_what_a_worker_waits_for_is_what_the_channel_withholds_tickets_for() -> None:
     clock = Clock()
     found = Attribution(clock)
@@ -216,13 +237,16 @@ def test_threads_that_sample_in_groups_divide_the_time_of_their_shard() -> None:
 )
 def test_times_add_up_wherever_parts_run(on: str) -> None:
     fields = {"shards": 2, "num_envs": 2, "num_steps": 32, "minibatch_size": 64, "microbatch_size": 32}
+    began_s = time.perf_counter()
     result = lv.train("ppo", "CartPole-v1", until="updates=20", on=on, display="quiet", num_groups=1, **fields)
+    took_s = time.perf_counter() - began_s
     times = result.summary.times
     assert times is not None
     assert {"main", "worker 0", "worker 1"} <= times.workers.keys()
     assert ("learner" in times.workers) == ("learners=2" in on)
-    for worker in times.workers.values():
-        assert sum(sum(own.values()) for own in worker.times_s.values()) == pytest.approx(times.wall_s, rel=0.01)
+    totals = [sum(sum(own.values()) for own in worker.times_s.values()) for worker in times.workers.values()]
+    assert totals == pytest.approx([totals[0]] * len(totals))
+    assert times.wall_s - 1e-6 <= totals[0] <= took_s  # they are read after it
     rollout = [times.workers[f"worker {number}"].times_s["rollout"] for number in range(2)]
     assert all(own["environment"] > 0.0 and own["inference"] > 0.0 and own["writing"] > 0.0 for own in rollout)
 

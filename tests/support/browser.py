@@ -9,6 +9,8 @@ import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+PATIENCE_S = 300.0
+"""Time limit of each step, in seconds."""
 _ARGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -24,7 +26,7 @@ def browser() -> Iterator[object]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=_ARGS)
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=_ARGS, timeout=1e3 * PATIENCE_S)
         try:
             yield chromium
         finally:
@@ -34,6 +36,7 @@ def browser() -> Iterator[object]:
 def opened(chromium, url, *, width=1400, height=900, dark=False):
     """Open a page; errors of its script are in `page.problems`."""
     page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
+    page.set_default_timeout(1e3 * PATIENCE_S)
     page.problems = []
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on("console", lambda line: page.problems.append(line.text) if line.type in ("error", "warning") else None)

@@ -22,7 +22,7 @@ from levada.rl.learning.batches import Cut, take
 from levada.rl.learning.learner import Learner, LiveLearner
 from levada.rl.replay.transitions import MASK, Transitions, concatenate
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 NUM_PARTS = 4
 REPLAYED: dict[str, Any] = {
     "hidden_sizes": (8,), "batch_size": 16, "microbatch_size": 4, "num_gradient_steps": 2, "learning_starts": 10,

@@ -13,7 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from support.browser import browser, needs_browser
+from support.browser import PATIENCE_S, browser, needs_browser
 
 _START = """
 () => {
@@ -32,8 +32,8 @@ _SEND = "text => window.port.postMessage(Uint8Array.from(atob(text), letter => l
 _RECEIVE = """
 async () => {
   if (!window.parts.length && !window.problems.length)
-    await new Promise((resolve) => { window.arrived = resolve; setTimeout(resolve, 60000); });
-  if (!window.parts.length) throw new Error(window.problems.join() || "no answer within 60 s");
+    await new Promise((resolve) => { window.arrived = resolve; setTimeout(resolve, 300000); });
+  if (!window.parts.length) throw new Error(window.problems.join() || "no answer within 300 s");
   const part = window.parts.shift();
   let text = "";
   for (const byte of part) text += String.fromCharCode(byte);
@@ -126,6 +126,7 @@ def trace_processor() -> Iterator[object]:
 
             def load(trace):
                 page = chromium.new_page()
+                page.set_default_timeout(1e3 * PATIENCE_S)
                 page.goto(f"http://127.0.0.1:{server.server_port}/manifest.json")
                 return TraceProcessor(page, trace)
 

@@ -20,7 +20,7 @@ def served(*runs):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENV) as server:
         yield server.stdout.readline().strip()
         server.stdin.close()
-        assert server.wait(10) == 0
+        assert server.wait(120) == 0
 
 
 @contextmanager
@@ -33,4 +33,4 @@ def running(script, folder):
             yield program
         finally:
             program.terminate()
-            program.wait(30)
+            program.wait(120)

@@ -32,7 +32,7 @@ PROGRAM = """
 
     if __name__ == "__main__":
         levada.train(
-            "ppo", make, until="minutes=5", out="run", display="quiet", on="processes:3", shards=2, max_lag=0, num_envs=2,
+            "ppo", make, until="minutes=60", out="run", display="quiet", on="processes:3", shards=2, max_lag=0, num_envs=2,
             num_steps=32, minibatch_size=16, num_epochs=NUM_EPOCHS, hidden_sizes=(64, 64), compile=False, log="none",
         )
 """
@@ -62,7 +62,7 @@ def going_on(tmp_path_factory):
         yield folder, program
 
 
-def until(is_true, timeout_s=60.0):
+def until(is_true, timeout_s=300.0):
     """Wait for the run, which goes on by itself."""
     end_s = time.monotonic() + timeout_s
     while not is_true():
@@ -86,7 +86,8 @@ def test_a_run_appears_changes_and_shows_a_killed_worker(chromium, going_on):
         page.wait_for_selector("[data-fact='env steps']:not(:empty)")
         first = count(fact(page, "env steps"))
         until(lambda: count(fact(page, "env steps")) > first)
-        assert page.locator(".status").inner_text() == "running"
+        assert page.locator(".status").inner_text().startswith("running")  # and perhaps for how long it is silent
+        until(lambda: page.locator(".strips li").count() >= 3)
         assert page.locator(".strips li").count() == 3  # main, and two workers
         assert fact(page, "restarts") == "0"
         pids = {int(line) for line in (folder / "pids").read_text().split()} - {program.pid}
@@ -97,15 +98,24 @@ def test_a_run_appears_changes_and_shows_a_killed_worker(chromium, going_on):
         page.close()
 
 
+MARKS = """
+    () => {
+        const marked = (name) => [...document.querySelectorAll(`g.${name}`)].map((group) => group.dataset.node);
+        return [marked("is-limiting"), marked("is-held-back"), document.querySelector(".sentence")?.textContent ?? ""];
+    }
+"""
+
+
 def test_back_pressure_marks_the_node_that_is_held_back(chromium, going_on):
     folder, _ = going_on
     with served(folder / "run") as url:
         page = opened(chromium, url)
-        page.wait_for_selector("g[data-node='learn'].is-limiting", timeout=30_000)
-        page.wait_for_selector("g[data-node='rollout'].is-held-back", timeout=30_000)
-        marked = page.eval_on_selector_all("g.is-held-back", "groups => groups.map(group => group.dataset.node)")
-        assert marked == ["rollout"]
-        assert "learn" in page.locator(".sentence").inner_text()
+
+        def is_marked():
+            limiting, held_back, sentence = page.evaluate(MARKS)  # of one moment: the run goes on
+            return "learn" in limiting and held_back == ["rollout"] and "learn" in sentence
+
+        until(is_marked)
         page.close()
 
 
@@ -129,8 +139,9 @@ def test_several_runs_are_side_by_side(chromium, finished, going_on):
     with served(finished, folder / "run") as url:
         page = opened(chromium, url)
         until(lambda: page.locator("article.run").count() == 2)
-        boxes = [page.locator("article.run").nth(index).bounding_box() for index in range(2)]
-        assert boxes[0]["y"] == boxes[1]["y"]
+        # both at one moment: what appears above moves them
+        tops = page.eval_on_selector_all("article.run", "runs => runs.map(run => run.getBoundingClientRect().top)")
+        assert tops[0] == tops[1]
         until(lambda: page.locator(".u-legend .u-series").count() == 3)  # the axis, and both
         assert page.problems == []
         page.close()
@@ -237,6 +248,6 @@ def test_a_lost_server_is_said(chromium, finished):
     with served(finished) as url:
         page = opened(chromium, url)
         page.wait_for_selector(".status.finished")
-    page.wait_for_selector(".notice:not([hidden])")
-    assert "last news" in page.locator(".notice").inner_text()
+    notice = page.locator(".notice:not([hidden])")  # before that, it may say that it is drawn slowly
+    until(lambda: "last news" in notice.inner_text())
     page.close()

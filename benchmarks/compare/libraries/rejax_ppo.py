@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import Any
 
 from _progress import Progress
 
@@ -21,6 +22,17 @@ _PRESETS = {
     "batch": {"num_envs": 64, "num_steps": 32, "num_epochs": 4, "num_minibatches": 4},
 }
 _CHUNK_STEPS = 8_192
+
+
+def create_craftax(name: str) -> tuple[Any, Any]:
+    """Make a Craftax environment and its parameters. rejax expects gymnax's space of discrete actions, Craftax has its own."""
+    from gymnax.environments.spaces import Discrete
+    from rejax.compat import craftax2gymnax
+
+    env, params = craftax2gymnax.create_craftax(name)
+    num_actions = env.action_space(params).n
+    env.action_space = lambda *_: Discrete(num_actions)
+    return env, params
 
 
 def main() -> None:
@@ -39,8 +51,9 @@ def main() -> None:
     if sys.platform == "linux":  # before JAX counts the cores
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
     import jax
-    from rejax import get_algo
+    from rejax import compat, get_algo
 
+    compat._create_fns["craftax"] = __name__, "create_craftax"
     progress = Progress(stop_return=args.stop_return)
     settings = _PRESETS[args.preset]
     ppo = get_algo("ppo").create(

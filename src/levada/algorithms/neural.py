@@ -116,8 +116,8 @@ class NeuralAlgorithm(PolicyAlgorithm):
     images of at least 36 x 36, if there is one. A flow built by hand uses the CPU."""
     precision: Literal["auto", "float32", "bfloat16"] = field(default="auto", compare=False)
     """Floating-point format of the layers. `auto`: bfloat16 for images of at least 64 x 64 with the default network, where
-    the processor multiplies bfloat16 (AVX512-BF16, AMX); float32 otherwise. `bfloat16` also speeds up gradient steps of wide
-    networks on vectors, with larger rounding errors."""
+    the processor multiplies bfloat16 faster (AMX, AVX512-BF16 of AMD, bfloat16 of Arm); float32 otherwise. `bfloat16` also speeds
+    up gradient steps of wide networks on vectors on such processors, with larger rounding errors."""
     compile: Literal["auto", "xla"] | bool = "auto"
     """Compilation of the update. True: at the first update. False: never. `xla`: all gradient steps of an update in one call, by
     JAX's compiler, which is several times faster for small networks and gives other bits (pip install 'levada[jax]'). `auto`:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from levada.algorithms.checks import ConfigError
 from levada.api.evaluator import otherwise
@@ -25,7 +25,7 @@ def evaluate(
     num_episodes: int = 20,
     seed: int = 0,
     deterministic: bool = True,
-    checkpoint: int | None = None,
+    checkpoint: int | Literal["best"] | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     video: str | os.PathLike[str] | None = None,
     render: bool = False,

@@ -39,12 +39,12 @@ class EvaluationOptions:
     """Options of evaluations during training."""
 
     eval_every: PositiveInt | None = None
-    """Number of updates between evaluations of the policy, in environments of their own and beside training. None: no
-    evaluations."""
+    """Number of updates between evaluations of the policy, which take place in environments of their own and do not affect
+    training. None: no evaluations."""
     eval_episodes: PositiveInt = 10
     """Number of episodes of an evaluation."""
     eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the environments of evaluations that replace or extend those of training."""
+    """Keyword arguments of the evaluation environments, added to those of training; those of the same name are overridden."""
     eval_stochastic: bool = False
     """Sample actions in evaluations, as in training. Otherwise the most likely action is taken."""
     eval_video: bool = False
@@ -64,7 +64,8 @@ class Options(EvaluationOptions):
     """Options of a run, independent of the algorithm."""
 
     until: str | None = None
-    """Stopping condition: `return=475` (mean return of the last 100 episodes), `steps=100_000` (env steps), `updates=30`,
+    """Stopping condition: `return=475` (mean return of the last 100 episodes), `eval_return=475` (mean return of an
+    evaluation), `plateau=10` (evaluations in a row without a higher mean return), `steps=100_000` (env steps), `updates=30`,
     `episodes=500`, `minutes=2`, or several of them. Each of several learners stops by its own count of steps or updates.
     By default `anneal_steps` env steps if the algorithm anneals, 1,000,000 otherwise."""
     seed: NonNegativeInt = 0
@@ -72,8 +73,9 @@ class Options(EvaluationOptions):
     algorithm takes samples in order of admission."""
     on: str = "inline"
     """Deployment. `inline`: everything runs in one thread. `processes:2`, `threads:2`, `ray:2`: samplers run in two processes,
-    threads or Ray actors; `processes` alone uses one per core. `auto`: the fastest of these, found by short
-    probes; `auto,max_envs=64,max_lag=1` may also change the numbers of shards and environments, and the lag, up to these."""
+    threads or Ray actors; `processes` alone uses one per core. `auto`: the fastest of inline, threads and processes, found by
+    short probes; `auto,max_envs=64,max_lag=1` may also change the numbers of shards and environments, and the lag, up to
+    these."""
     out: str | None = None
     """Directory of the run; must be new or empty. By default a new one in runs/. Or a URL that fsspec has a driver for, such as
     `s3://bucket/runs/a`."""

@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, get_args
 
 import msgspec
@@ -32,10 +33,11 @@ from levada.run.loggers import Logger, MetricsInstrument, parse_log
 from levada.run.monitor import Monitor
 from levada.run.remote_loggers import require_installed
 from levada.run.storage.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
-from levada.run.storage.directory import RunDirectory
+from levada.run.storage.directory import RunDirectory, RunDirectoryError
 from levada.run.storage.files import short
 from levada.run.storage.restore import resume as resume_directory
 from levada.run.storage.state import check_fits, check_numbers, unpack, with_fresh_episodes
+from levada.run.summary import Summary
 from levada.run.until import Until
 from levada.run.user_exit import sys_exit_is_an_error
 
@@ -131,9 +133,16 @@ def resume(
             job = Job(
                 config=config, task=task, flow=flow, place=place, until=goal, options=options, identity=identity,
                 directory=directory, monitor=monitor, display=shown, instruments=instruments, loggers=loggers, state=state,
-                rewind_to=-1 if saved is None else monitor.updates,
+                rewind_to=-1 if saved is None else monitor.updates, previous=_previous(directory),
             )  # fmt: skip
             return job.execute()
+
+
+def _previous(directory: RunDirectory) -> Summary | None:
+    """Read the summary of the run if it had ended. One that is torn or edited is written anew."""
+    with suppress(RunDirectoryError):
+        return directory.summary()
+    return None
 
 
 def _resolved(config: Algorithm, directory: RunDirectory, task: Task) -> Algorithm:

@@ -132,6 +132,8 @@ class Job:
     """State of a resumed run."""
     rewind_to: int | None = None
     """Number of updates; records of later ones are removed from the directory once the run has been opened."""
+    previous: Summary | None = None
+    """Summary of the resumed run, if it had ended."""
 
     _best: BestCheckpoint = field(init=False)
     _recorder: Recorder = field(init=False)
@@ -219,6 +221,7 @@ class Job:
             display=self.display, arrays_of=lambda run: pack(run.save(self.options.save_replays)), params_of=_weights,
             policies_of=self._weights_of_policies, is_whole=_is_whole, watch=Watch(self.config, self.task, self.until),
             recorder=self._recorder, checkpoint_every_updates=every, checkpoint_every_s=every_s, active=active,
+            previous=self.previous,
         )  # fmt: skip
         try:
             return loop.execute(run), False

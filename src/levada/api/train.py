@@ -78,10 +78,11 @@ def train(
             machine and deployment.
         checkpoint_every_updates: number of updates between checkpoints; None saves at the end only; "auto" saves about every
             ten seconds.
-        eval_every: number of updates between evaluations of the policy, in environments of their own and beside training;
-            None: no evaluations.
+        eval_every: number of updates between evaluations of the policy, which take place in environments of their own and do
+            not affect training; None: no evaluations.
         eval_episodes: number of episodes of an evaluation.
-        eval_env_kwargs: keyword arguments of the environments of evaluations, which extend or override those of training.
+        eval_env_kwargs: keyword arguments of the evaluation environments, added to those of training; those of the same name
+            are overridden.
         eval_stochastic: sample actions in evaluations, as in training; otherwise the most likely action is taken.
         eval_video: record an episode of each evaluated version, in the folder `videos` of the run.
         save_replays: save the contents of replays in checkpoints; otherwise a resumed run refills them.

@@ -27,7 +27,7 @@ class CompareOptions:
     """Compare runs by the return that they reach, and by the time that they take."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], RUNS]
-    """Runs, directories of runs, or patterns; NAME=PATTERN names a group. Others form groups with equal settings."""
+    """Runs, directories of runs, or patterns; NAME=PATTERN names a group. Runs without a NAME are grouped by equal settings."""
     target: float | None = None
     """Mean return of 100 episodes that counts as solved. By default that of `--until`, if it is the same in all runs."""
     at_steps: Annotated[int | None, tyro.conf.arg(metavar="STEPS")] = None
@@ -44,7 +44,7 @@ class PlotOptions:
     """Draw the learning curves of runs."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], RUNS]
-    """Runs, directories of runs, or patterns; NAME=PATTERN names a group. Others form groups with equal settings."""
+    """Runs, directories of runs, or patterns; NAME=PATTERN names a group. Runs without a NAME are grouped by equal settings."""
     out: Annotated[str, tyro.conf.arg(metavar="FILE")] = "curves.png"
     """File to write: .png, .svg or .pdf."""
     x: Axis = "steps"

@@ -45,9 +45,10 @@ class EvalOptions:
     env_kwargs: tuple[str, ...] = ()
     """Keyword arguments of the environment that replace or extend those of training, such as `--env-kwargs mode=1`."""
     video: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """New or empty directory, into which each episode is recorded as a video."""
+    """New or empty directory, into which each episode is recorded as a video. The episodes are played in one environment rather
+    than up to 8, so they are not those that are played without `--video`."""
     render: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Show the episodes in a window."""
+    """Show the episodes in a window, played in one environment as with `--video`."""
     at: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
     """Directory of the run's own modules and files, if they have moved since training."""
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object.")] = False
@@ -143,19 +144,21 @@ def _run(result: Result) -> dict[str, Any]:
 
 
 def _numbers(evaluation: Evaluation) -> dict[str, Any]:
-    returns = evaluation.returns
+    returns, unshaped = evaluation.returns, evaluation.unshaped_mean
     return {
         "episodes": len(returns), "version": evaluation.version, "return_mean": evaluation.mean,
         "return_std": evaluation.std, "return_min": float(returns.min()), "return_max": float(returns.max()),
+        **({} if unshaped is None else {"unshaped_return_mean": unshaped}),
     }  # fmt: skip
 
 
 def _text(evaluation: Evaluation) -> str:
     how = "deterministic actions" if evaluation.deterministic else "sampled actions"
     who = "not trained here" if evaluation.version is None else f"version {evaluation.version}"
-    returns = evaluation.returns
+    returns, unshaped = evaluation.returns, evaluation.unshaped_mean
+    reported = "" if unshaped is None else f"; the environment reports {return_text(unshaped)}"
     return (
-        f"{who}, {len(returns)} episodes, {how}: "
+        f"{who}, {plural(len(returns), 'episode')}, {how}: "
         f"return {return_text(evaluation.mean)} +- {return_text(evaluation.std)}, "
-        f"from {return_text(float(returns.min()))} to {return_text(float(returns.max()))}"
+        f"from {return_text(float(returns.min()))} to {return_text(float(returns.max()))}{reported}"
     )

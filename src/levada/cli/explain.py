@@ -24,6 +24,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "max_lag": "--max-lag {value}",
     "order": "--order {value}",
     "learners": "--on processes:N,learners={value}",
+    "eval_every": "--eval-every {value}",
 }
 """Options of `levada train` for a changed setting."""
 
@@ -77,8 +78,14 @@ def _of_summary(directory: RunDirectory) -> _Found | None:
     summary = directory.summary()
     if summary is None or summary.times is None:
         return None
-    times, rate = summary.times, summary.steps_per_s
-    speed = f"{_rate(rate)}, {times.wall_s:.1f} s on {times.num_cores} cores"
+    times, trained_s = summary.times, summary.wall_s - summary.startup_s
+    # a resumed run has times of its last part only
+    last = (
+        f"the last {times.wall_s:.1f} s of {trained_s:.1f} s"
+        if times.wall_s < 0.95 * trained_s
+        else f"{times.wall_s:.1f} s"
+    )
+    speed = f"{_rate(summary.steps_per_s)}, {last} on {times.num_cores} cores"
     return _Found(speed, times, times.workers, summary.bottleneck, summary.advice)
 
 

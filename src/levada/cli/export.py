@@ -22,7 +22,7 @@ class ExportOptions:
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Directory of the run, or its URL."""
     out: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
-    """File to write. By default policy.onnx in the directory of the run."""
+    """File to write. By default policy.onnx in the directory of the run. Required for a run at a URL."""
     policy: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Policy, where several act in one environment."""
     checkpoint: Annotated[int | Literal["best"] | None, tyro.conf.arg(metavar="NUM_UPDATES|best")] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -31,8 +31,9 @@ class PushOptions:
     """Repository, which is made if there is none. A run in it is replaced in a new commit."""
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
     """Write the files into this new directory, and upload nothing."""
-    checkpoint: Annotated[int | None, tyro.conf.arg(metavar="NUM_UPDATES")] = None
-    """Number of updates of the checkpoint to upload. By default the newest valid one."""
+    checkpoint: Annotated[int | Literal["best"] | None, tyro.conf.arg(metavar="NUM_UPDATES|best")] = None
+    """Number of updates of the checkpoint to upload, or `best`: that with the best evaluation during training, from which no run
+    is resumed. By default the newest valid one."""
     episodes: int = 20
     """Number of episodes that are played for the model card. 0: the card has the return of training."""
     onnx: bool = False

@@ -11,8 +11,9 @@ import tyro
 
 from levada.cli.errors import UsageError, say
 from levada.cli.parse import parse_run
-from levada.cli.watch import directories
+from levada.cli.watch import check_local
 from levada.flow.mistakes import plural
+from levada.run.storage.directory import RunDirectory
 from levada.run.storage.files import short, writing
 from levada.run.trace.perfetto import records_of, write_trace
 from levada.run.trace.records import TRACE
@@ -31,7 +32,8 @@ class TraceOptions:
 def trace(args: list[str]) -> int:
     """Write the file, and say where to open it."""
     options = parse_run(TraceOptions, "trace", args)
-    [run] = directories("trace", [options.run])
+    check_local("trace", options.run)
+    run = RunDirectory.open(options.run).path
     if find_spec("perfetto") is None:
         raise UsageError("`levada trace` needs perfetto: pip install 'levada[trace]'")
     if next(records_of(run), None) is None:

@@ -29,6 +29,8 @@ class Trial:
     objective: float | None = None
     why: str = ""
     """Why it has no objective."""
+    lacks_metric: bool = False
+    """Whether that is because no such run has the metric."""
     finals: dict[int, float] = field(default_factory=dict)
     """Objective of each finished run, by seed."""
     curves: dict[int, list[float]] = field(default_factory=dict)

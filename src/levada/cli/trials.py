@@ -22,7 +22,7 @@ from levada.run.active import PRUNED
 from levada.run.storage.files import short, write_atomic
 from levada.run.storage.overview import overview_of
 from levada.sweeps.errors import SweepError
-from levada.sweeps.metric import IN_SUMMARY, Metric, NoMetricError, objective, values_at_checks
+from levada.sweeps.metric import IN_SUMMARY, Metric, NoMetricError, UnknownMetricError, objective, values_at_checks
 from levada.sweeps.record import Record, read_record_of
 from levada.sweeps.samplers import NUM_CHECKS, Median, Outcome, Sampler, shown
 from levada.sweeps.space import Settings
@@ -91,11 +91,15 @@ class Trials:
 
     @property
     def is_over(self) -> bool:
-        """Whether all trials have begun and ended."""
+        """Whether all trials have begun and ended, or no further one is to begin."""
+        if self._is_hopeless:
+            return True
         return len(self._trials) >= self._sampler.num_trials and not any(trial.is_open for trial in self._trials)
 
     def next(self) -> Job | None:
         """Return the next run of a trial that has begun; otherwise the first one of the next trial."""
+        if self._is_hopeless:
+            return None
         opened = [trial for trial in self._trials if trial.is_open]
         for trial in opened:
             for job in trial.jobs:
@@ -110,6 +114,12 @@ class Trials:
         settings = self._sampler.suggest(number)
         Record(settings=dict(settings)).write(self._folder_of(number))
         return self._add(number, settings).jobs[0]
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """Whether the trials that have finished show that none has the metric."""
+        finished = [trial for trial in self._trials if trial.state == "finished"]
+        return bool(finished) and all(trial.lacks_metric for trial in finished)
 
     def begun(self, job: Job, is_resumed: bool) -> None:
         """Tell of a trial whose first run starts here."""
@@ -194,6 +204,7 @@ class Trials:
             trial.finals[job.seed] = self._metric.of(job.path)
         except NoMetricError as error:
             trial.why = f"{short(job.path)}: {error}"
+            trial.lacks_metric = isinstance(error, UnknownMetricError)
 
     def _read_curve(self, trial: Trial, job: Job) -> None:
         if self._median is not None:
@@ -286,7 +297,9 @@ class Trials:
         for trial in [trial for trial in trials if trial.why][:_MOST_NOTES]:
             say(f"- trial {trial.number}: {trial.why}")
         say(f"The runs lie in {short(self._folder)}, and this table in {short(self._folder / TABLE)}.")
-        if any(trial.state == "interrupted" for trial in trials):
+        if self._is_hopeless:
+            say(f"No trial has {self._metric.name}, so no further one was made.")
+        elif any(trial.state == "interrupted" for trial in trials):
             say("The same command continues the sweep.")
         if trials and trials[0].state == "finished" and trials[0].objective is not None:
             words = [*self._words, *options_of(self._algorithm, trials[0].settings)]

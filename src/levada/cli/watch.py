@@ -30,7 +30,7 @@ class WatchOptions:
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], RUNS]
     """Runs, or directories of runs, which are shown side by side."""
     host: str = "127.0.0.1"
-    """Address to listen at. With another one than the default, everyone who has the whole URL can see the runs."""
+    """Address to listen on. With any other than the default, everyone who has the whole URL can see the runs."""
     port: int = 0
     """Port. 0: a free one."""
     open: bool = False
@@ -105,7 +105,16 @@ def directories(verb: str, runs: Sequence[str]) -> list[Path]:
         msg = f"which run? `levada {verb} RUN`, with its directory"
         raise UsageError(msg)
     for run in runs:
-        if is_url(run):
-            msg = f"{run}: `levada {verb}` reads directories alone; copy the run, or mount its place"
-            raise UsageError(msg)
+        check_local(verb, run)
     return [path for run in runs for path in list(runs_in(absolute(run))) or [RunDirectory.open(run).path]]
+
+
+def check_local(verb: str, run: str) -> None:
+    """Check that a run is in a directory of this machine.
+
+    Raises:
+        UsageError: it is at a URL.
+    """
+    if is_url(run):
+        msg = f"{run}: `levada {verb}` reads directories alone; copy the run, or mount its place"
+        raise UsageError(msg)

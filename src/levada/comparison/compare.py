@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
@@ -14,10 +15,12 @@ import msgspec
 import numpy as np
 
 from levada.comparison.estimates import Estimate, interquartile_mean, probability_of_improvement
-from levada.comparison.records import ComparisonError, Record, differing, find_runs, read_record
+from levada.comparison.names import distinct, name_of
+from levada.comparison.records import ComparisonError, Record, differing, find_runs, paths_of, read_record
 from levada.flow.mistakes import plural
 from levada.run.display.printable import printable
 from levada.run.storage.directory import RunDirectoryError
+from levada.run.storage.files import short
 from levada.run.until import Until, UntilError
 
 NOT_COMPARED: Final = frozenset(
@@ -99,7 +102,8 @@ def compare(
 
     Args:
         runs: directories of runs, directories that contain runs, or patterns. Runs whose settings differ in nothing but the seed
-            and the environment form a group. `name=pattern` puts its runs into a group of that name.
+            and the environment form a group, whose name has what differs between those of its algorithm. `name=pattern` puts
+            its runs into a group of that name.
         target: mean return of 100 episodes that counts as solved. None: that of the stopping conditions, if all runs have the
             same.
         at_steps: env steps at which returns are compared. None: at the end of each run.
@@ -116,12 +120,15 @@ def compare(
         msg = f"compare: target={target!r}, expected a finite number"
         raise ComparisonError(msg)
     groups, notes = grouped(runs)
+    if at_steps is not None:
+        groups = _reaching(groups, at_steps, notes)
     envs = list(dict.fromkeys(record.directory.config.identity.env for group in groups for record in group.records))
+    given = _checked_scales({} if normalize is None else normalize, envs)
     if target is None:
         target = _common_target(groups)
     rows = [_row(group, groups[0], env, target, at_steps) for env in envs for group in groups if group.in_env(env)]
     if len(envs) > 1:
-        scales = _scales(groups, envs, at_steps, normalize or {})
+        scales = _scales(groups, envs, at_steps, given)
         rows += _rows_of_all(groups, envs, target, at_steps, scales, notes)
     notes += _limits(groups, envs, at_steps)
     return Comparison(groups=rows, notes=notes, target=target, at_steps=at_steps, _runs=groups)
@@ -140,6 +147,32 @@ def grouped(
     Raises:
         ComparisonError: there is no run, or none is left.
     """
+    notes: list[str] = []
+    named: dict[str, list[Record]] = {"": []}
+    names: dict[Path, str] = {}
+    for argument in _arguments(runs, verb):
+        name, pattern = _named(argument)
+        for path in find_runs(pattern):
+            if path not in names:
+                names[path] = name
+                named.setdefault(name, []).extend(_usable(path, notes, only_finished=only_finished))
+            elif names[path] != name:
+                notes.append(
+                    f"{printable(short(path))} is given for several groups, and counts in the first of them alone"
+                )
+    free = named.pop("")
+    groups = [Group(printable(name), tuple(records)) for name, records in named.items() if records]
+    groups += _by_settings(free)
+    shown = distinct(group.name for group in groups)
+    groups = [replace(group, name=name) for name, group in zip(shown, groups, strict=True)]
+    if not groups:
+        msg = f"{verb}: no run is left: {'; '.join(notes)}"
+        raise ComparisonError(msg)
+    return groups, notes
+
+
+def _arguments(runs: Sequence[str | os.PathLike[str]], verb: str) -> list[str]:
+    """Check the arguments, and leave out logs of runs."""
     if isinstance(runs, str | os.PathLike):
         msg = f"{verb}: runs is {runs!r}, expected a list of directories or patterns; did you mean [{runs!r}]?"
         raise ComparisonError(msg)
@@ -150,27 +183,22 @@ def grouped(
     if not runs:
         msg = f"{verb}: no runs are given; expected directories of runs"
         raise ComparisonError(msg)
-    notes: list[str] = []
-    named: dict[str, list[Record]] = {}
-    free: list[Record] = []
-    for given in runs:
-        argument = os.fspath(given)
-        name, equals, pattern = argument.partition("=")
-        has_name = bool(equals and name) and not os.path.lexists(argument)
-        places = find_runs(pattern if has_name else argument)
-        into = named.setdefault(name, []) if has_name else free
-        for path in places:
-            if all(path != known.path for several in (*named.values(), free) for known in several):
-                into += _usable(path, notes, only_finished=only_finished)
-    groups = [Group(printable(name), tuple(records)) for name, records in named.items() if records]
-    groups += _by_settings(free)
-    if not groups:
-        msg = f"{verb}: no run is left: {'; '.join(notes)}"
-        raise ComparisonError(msg)
-    return groups, notes
+    arguments = [os.fspath(run) for run in runs]
+    return [argument for argument in arguments if not _is_log(argument)] or arguments
 
 
-def _usable(path: Any, notes: list[str], *, only_finished: bool) -> list[Record]:
+def _named(argument: str) -> tuple[str, str]:
+    """Divide `NAME=PATTERN`; the name is empty if there is none, or if paths fit the whole argument."""
+    name, equals, pattern = argument.partition("=")
+    return (name, pattern) if name and equals and not paths_of(argument) else ("", argument)
+
+
+def _is_log(argument: str) -> bool:
+    """Whether it is a log that `--seeds` has written beside the runs, which a shell puts in place of `seed-*` like them."""
+    return argument.endswith(".log") and os.path.isfile(argument)
+
+
+def _usable(path: Path, notes: list[str], *, only_finished: bool) -> list[Record]:
     try:
         record = read_record(path)
         num, is_pruned = len(record.curve), record.is_pruned
@@ -193,28 +221,16 @@ def _usable(path: Any, notes: list[str], *, only_finished: bool) -> list[Record]
 
 
 def _by_settings(records: Sequence[Record]) -> list[Group]:
-    """Put the runs together whose settings are the same."""
-    names = (
-        [_name(record, own) for record, own in zip(records, differing(records, NOT_COMPARED), strict=True)]
-        if records
-        else []
-    )
-    return [
-        Group(name, tuple(record for record, own in zip(records, names, strict=True) if own == name))
-        for name in dict.fromkeys(names)
-    ]
-
-
-def _name(record: Record, settings: Mapping[str, Any]) -> str:
-    parts = [
-        f"{name}={_shown(value)}" for name, value in settings.items() if value is not None and name != "algorithm_class"
-    ]
-    return printable(" ".join([record.directory.config.identity.algorithm, *parts]))
-
-
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    """Put the runs of each algorithm together whose settings are the same."""
+    groups = []
+    for algorithm in dict.fromkeys(record.algorithm for record in records):
+        runs = [record for record in records if record.algorithm == algorithm]
+        settings = differing(runs, NOT_COMPARED)
+        for number, own in enumerate(settings):
+            if own not in settings[:number]:
+                same = (record for record, other in zip(runs, settings, strict=True) if other == own)
+                groups.append(Group(name_of(algorithm, own), tuple(same)))
+    return groups
 
 
 def _common_target(groups: Sequence[Group]) -> float | None:
@@ -229,17 +245,29 @@ def _common_target(groups: Sequence[Group]) -> float | None:
     return targets.pop() if len(targets) == 1 else None
 
 
+def _reaching(groups: Sequence[Group], at_steps: int, notes: list[str]) -> list[Group]:
+    """Leave out runs that have no return yet after this number of env steps.
+
+    Raises:
+        ComparisonError: none is left.
+    """
+    late = [record for group in groups for record in group.records if record.curve.env_steps[0] > at_steps]
+    notes += [f"left out: {record.name} has no return at {at_steps:,} env steps" for record in late]
+    left = [replace(group, records=tuple(each for each in group.records if each not in late)) for group in groups]
+    if not any(group.records for group in left):
+        first = min(int(record.curve.env_steps[0]) for record in late)
+        msg = f"compare: no run has a return at {at_steps:,} env steps; the first one is at {first:,}"
+        raise ComparisonError(msg)
+    return [group for group in left if group.records]
+
+
 def _returns(records: Sequence[Record], at_steps: int | None) -> np.ndarray:
-    values = [record.curve.values[-1] if at_steps is None else float(record.curve.at(at_steps)) for record in records]
-    return np.array([value for value in values if math.isfinite(value)], float)
+    return np.array([record.curve.values[-1] if at_steps is None else record.curve.at(at_steps) for record in records])
 
 
 def _row(group: Group, first: Group, env: str, target: float | None, at_steps: int | None) -> GroupRow:
     records, others = group.in_env(env), first.in_env(env)
     returns, theirs = _returns(records, at_steps), _returns(others, at_steps)
-    if not len(returns):
-        msg = f"compare: no run of {group.name} has a return on {env} at {at_steps:,} env steps"
-        raise ComparisonError(msg)
     better = None
     if group is not first and len(theirs):
         better = probability_of_improvement([returns], [theirs])
@@ -265,21 +293,36 @@ def _times(records: Sequence[Record], target: float | None) -> dict[str, Any]:
     }
 
 
+def _checked_scales(given: Any, envs: Sequence[str]) -> Mapping[str, tuple[float, float]]:
+    if not isinstance(given, Mapping):
+        msg = f"compare: normalize is {given!r}, expected a mapping such as {{{envs[0]!r}: (0, 500)}}"
+        raise ComparisonError(msg)
+    if unknown := [env for env in given if env not in envs]:
+        msg = f"compare: normalize has {unknown[0]!r}; the runs are on {', '.join(envs)}"
+        raise ComparisonError(msg)
+    for env, limits in given.items():
+        if not _is_scale(limits):
+            msg = f"compare: normalize has {limits!r} for {env}, expected a lower and a higher number, such as (0, 500)"
+            raise ComparisonError(msg)
+    if given and len(envs) == 1:
+        msg = f"compare: normalize is for rows of several environments, and all runs are on {envs[0]}; leave it out"
+        raise ComparisonError(msg)
+    return given
+
+
+def _is_scale(limits: Any) -> bool:
+    is_pair = isinstance(limits, Sequence) and len(limits) == 2 and all(isinstance(limit, Real) for limit in limits)
+    return is_pair and math.isfinite(limits[0]) and math.isfinite(limits[1]) and limits[0] < limits[1]
+
+
 def _scales(
     groups: Sequence[Group], envs: Sequence[str], at_steps: int | None, given: Mapping[str, tuple[float, float]]
 ) -> dict[str, tuple[float, float]]:
     """Return what counts as 0 and as 1 in each environment."""
-    if unknown := sorted(set(given) - set(envs)):
-        msg = f"compare: normalize has {unknown[0]!r}; the runs are on {', '.join(envs)}"
-        raise ComparisonError(msg)
     scales = {}
     for env in envs:
         everything = np.concatenate([_returns(group.in_env(env), at_steps) for group in groups])
-        low, high = given.get(env, (float(everything.min()), float(everything.max())))
-        if env in given and not (math.isfinite(low) and math.isfinite(high) and low < high):
-            msg = f"compare: normalize has {low} and {high} for {env}; expected a lower and a higher number"
-            raise ComparisonError(msg)
-        scales[env] = low, high
+        scales[env] = given.get(env, (float(everything.min()), float(everything.max())))
     return scales
 
 
@@ -320,7 +363,13 @@ def _limits(groups: Sequence[Group], envs: Sequence[str], at_steps: int | None) 
     elif min(sizes) < FEW:
         notes.append(f"intervals from fewer than {FEW} runs are wide: more seeds narrow them")
     for env in envs:
-        ends = {int(record.curve.env_steps[-1]) for group in groups for record in group.in_env(env)}
+        ends = [int(record.curve.env_steps[-1]) for group in groups for record in group.in_env(env)]
+        if at_steps is not None and min(ends) < at_steps:
+            num = sum(end < at_steps for end in ends)
+            notes.append(
+                f"{plural(num, 'run')} on {printable(env)} ended before {at_steps:,} env steps, from {min(ends):,} on: "
+                "the last return counts"
+            )
         if at_steps is None and max(ends) > 1.05 * min(ends):
             notes.append(
                 f"runs on {printable(env)} ended after {min(ends):,} to {max(ends):,} env steps; "
@@ -331,6 +380,7 @@ def _limits(groups: Sequence[Group], envs: Sequence[str], at_steps: int | None) 
             if len(set(seeds)) < len(seeds):
                 num = len(seeds) - len(set(seeds))
                 notes.append(
-                    f"{group.name}: {plural(num, 'run')} on {printable(env)} repeat a seed, and may not be independent"
+                    f"{group.name}: {plural(num, 'run')} on {printable(env)} repeat{'s' if num == 1 else ''} a seed, "
+                    "and may not be independent"
                 )
     return notes

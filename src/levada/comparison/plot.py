@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,6 +14,7 @@ from levada.comparison.estimates import bands
 from levada.comparison.records import RETURN, ComparisonError, Curve, Record
 from levada.flow.mistakes import plural
 from levada.run.display.printable import printable
+from levada.run.storage.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +36,12 @@ _COLORS: Final = (
     "#56B4E9",
     "#000000",
 )  # Okabe and Ito: told apart by all
+_HEIGHT: Final = 3.7
+"""Height of a picture without its legend, in inches."""
+_ROW: Final = 0.17
+"""Height of a row of the legend."""
+_ROW_CHARS: Final = 75
+"""Number of characters in a row of the legend."""
 _LABELS: Final = {"steps": "env steps", "seconds": "wall time in seconds", "updates": "updates"}
 _MEASURED: Final = {RETURN: "mean return of 100 episodes"}
 
@@ -62,7 +71,7 @@ def draw(
 
     Raises:
         ComparisonError: no run has the metric, or the suffix is unknown.
-        OSError: the file cannot be written.
+        OSError: the file cannot be written; an old one remains.
     """
     if path.suffix not in FORMATS:
         msg = f"{path.name}: expected a name that ends in {', '.join(FORMATS)}"
@@ -70,9 +79,9 @@ def draw(
     from matplotlib.figure import Figure
 
     envs = list(dict.fromkeys(record.directory.config.identity.env for group in groups for record in group.records))
-    figure = Figure(figsize=(1.0 + 5.2 * len(envs), 3.9), layout="constrained")
+    figure = Figure(figsize=(1.0 + 5.2 * len(envs), _HEIGHT), layout="constrained")
     notes: list[str] = []
-    num_lines = 0
+    num_lines = num_rows = 0
     if x == "steps" and not any(
         record.curve_of(metric).env_steps.any() for group in groups for record in group.records
     ):
@@ -97,13 +106,23 @@ def draw(
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.ticklabel_format(axis="x", scilimits=(-3, 6))
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8, frameon=False)
+        num_rows = max(num_rows, _legend(axes))
     if not num_lines:
         msg = f"no run has {printable(metric)} in its metrics"
         raise ComparisonError(msg)
-    figure.savefig(path, dpi=160)
+    figure.set_figheight(_HEIGHT + _ROW * num_rows)
+    data = BytesIO()
+    figure.savefig(data, format=path.suffix[1:], dpi=160)
+    write_atomic(path, data.getvalue())
     return notes
+
+
+def _legend(axes: Axes) -> int:
+    """Name the lines below the picture, where long names hide none of them, and return the number of rows."""
+    labels = axes.get_legend_handles_labels()[1]
+    if labels:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), fontsize=8, frameon=False)
+    return "\n".join(labels).count("\n") + 1
 
 
 def _lines(axes: Axes, name: str, curves: Sequence[tuple[Record, Curve]], x: Axis, color: str) -> None:
@@ -111,13 +130,13 @@ def _lines(axes: Axes, name: str, curves: Sequence[tuple[Record, Curve]], x: Axi
         stride = -(-len(curve) // _MOST_POINTS)
         axes.plot(
             _along(curve, x)[::stride], curve.values[::stride], color=color, linewidth=1.1, alpha=0.9,
-            label=_literal(f"{name} ({len(curves)} runs)" if len(curves) > 1 else name) if number == 0 else None,
+            label=_label(f"{name} ({len(curves)} runs)" if len(curves) > 1 else name) if number == 0 else None,
         )  # fmt: skip
 
 
 def _band(axes: Axes, name: str, curves: Sequence[tuple[Record, Curve]], x: Axis, color: str) -> None:
     band = band_of([curve for _, curve in curves], x)
-    axes.plot(band.points, band.values, color=color, linewidth=1.6, label=_literal(legend_of(name, len(curves))))
+    axes.plot(band.points, band.values, color=color, linewidth=1.6, label=_label(legend_of(name, len(curves))))
     if len(curves) > 1:
         axes.fill_between(band.points, band.low, band.high, color=color, alpha=0.2, linewidth=0)
 
@@ -158,6 +177,7 @@ def _at(curve: Curve, x: Axis, points: np.ndarray) -> np.ndarray:
     return values
 
 
-def _literal(text: str) -> str:
-    """Return text that matplotlib does not take for a formula."""
-    return text.replace("$", r"\$")
+def _label(text: str) -> str:
+    """Return text in rows, which matplotlib takes neither for a formula nor, if it begins with `_`, for a line to hide."""
+    shown = f" {text}" if text.startswith("_") else text
+    return fill(shown, _ROW_CHARS).replace("$", r"\$")

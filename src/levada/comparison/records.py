@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from levada.flow.errors import LevadaError
@@ -19,6 +20,7 @@ from levada.run.display.printable import printable
 from levada.run.returns import RETURN_WINDOW
 from levada.run.storage.directory import CONFIG, LINE_BYTES, MAX_LINES, RunDirectory, absolute
 from levada.run.storage.files import is_directory, open_file, short
+from levada.run.storage.rows import STEP, Row, row_of
 from levada.run.storage.status import Status, status_of
 from levada.run.storage.store import is_url
 
@@ -65,6 +67,11 @@ class Record:
         return printable(short(self.path))
 
     @property
+    def algorithm(self) -> str:
+        """Its algorithm: a short name, or that of the class."""
+        return self.directory.config.identity.algorithm
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Values of its settings, by name."""
         return {name: setting.value for name, setting in self.directory.config.settings.items()}
@@ -94,7 +101,7 @@ class Record:
         return self.curve_of(RETURN)
 
     def curve_of(self, metric: str) -> Curve:
-        """Read a metric.
+        """Read a metric; damaged lines are left out.
 
         Raises:
             ComparisonError: metrics.jsonl cannot be read.
@@ -111,6 +118,12 @@ class Record:
         return float(curve.wall_s[first]), float(curve.env_steps[first])
 
 
+def paths_of(place: str) -> list[str]:
+    """Return the path that an argument is, or the paths that fit it as a pattern."""
+    path = os.path.expanduser(place)
+    return [path] if os.path.lexists(path) else sorted(glob.glob(path))
+
+
 def find_runs(place: str) -> list[Path]:
     """Return the directories of runs that an argument names: a run, a directory with runs in it, such as that of a sweep, or a
     pattern.
@@ -121,8 +134,7 @@ def find_runs(place: str) -> list[Path]:
     if is_url(place):
         msg = f"{place}: runs at URLs cannot be compared; copy them, or mount their place"
         raise ComparisonError(msg)
-    path = os.path.expanduser(place)
-    found = [path] if os.path.isdir(path) else sorted(glob.glob(path))
+    found = paths_of(place)
     if not found:
         msg = f"{printable(place)}: there is no such directory, and nothing fits it as a pattern"
         raise ComparisonError(msg)
@@ -154,38 +166,36 @@ def runs_in(path: Path, levels: int = 2) -> Iterator[Path]:
 
 
 def _read(path: Path, metric: str) -> Curve:
-    row = msgspec.defstruct(
-        "Row",
-        [("step", float), *((name, float | None, None) for name in ("value", "wall_s", "updates", "episodes"))],
-        rename={"value": metric, "wall_s": _WALL, "updates": _UPDATES, "episodes": _EPISODES},
-    )
-    decoder = msgspec.json.Decoder(row)
-    columns: list[list[float]] = [[], [], [], [], []]
+    """Read a metric. A row whose step goes back takes the place of those beyond it, as in a run that was resumed there."""
+    rows: list[tuple[float, ...]] = []
     try:
-        for line in _lines(path):
-            found: Any = decoder.decode(line)
-            if found.value is not None:
-                several = (found.step, found.wall_s, found.updates, found.value, found.episodes)
-                for column, value in zip(columns, several, strict=True):
-                    column.append(float("nan") if value is None else float(value))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        msg = f"{short(path)} cannot be read: {why}"
+        for row in _rows(path):
+            step, value, *others = (
+                math.nan if (known := row.get(name)) is None else known
+                for name in (STEP, metric, _WALL, _UPDATES, _EPISODES)
+            )
+            while rows and rows[-1][0] > step:
+                rows.pop()
+            if row.get(metric) is not None:
+                rows.append((step, value, *others))
+    except OSError as error:
+        msg = f"{short(path)} cannot be read: {error.strerror or error}"
         raise ComparisonError(msg) from error
-    return Curve(*(np.array(column, float) for column in columns))
+    env_steps, values, wall_s, updates, episodes = np.array(rows, float).reshape(-1, 5).T
+    return Curve(env_steps, wall_s, updates, values, episodes)
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _rows(path: Path) -> Iterator[Row]:
+    """Yield the complete lines that are not damaged."""
     try:
         descriptor = open_file(path)
     except FileNotFoundError:
         return
     with os.fdopen(descriptor, "rb") as file:
-        for _ in range(MAX_LINES):
-            line = file.readline(LINE_BYTES)
-            if not line.endswith(b"\n"):  # it was being written, or there is none
-                return
-            yield line
+        for line in islice(iter(partial(file.readline, LINE_BYTES), b""), MAX_LINES):
+            row = row_of(line)
+            if row is not None and line.endswith(b"\n"):  # the last line may be incomplete
+                yield row
 
 
 def differing(records: Sequence[Record], apart_from: frozenset[str]) -> list[Mapping[str, Any]]:

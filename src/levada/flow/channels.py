@@ -1,4 +1,4 @@
-"""Channels hold items between nodes. All flow policy is defined here.
+"""Channels hold items between nodes. They define staleness, order and capacity.
 
 A `Queue` sets how stale its items may be when they are consumed, and what happens when it is full or an item is stale:
 

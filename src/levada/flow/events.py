@@ -1,6 +1,6 @@
 """Observing a run: events for instruments, reports for the user's loop, statistics for displays.
 
-An instrument sees every event and changes nothing:
+An instrument sees every event, and has no effect on the schedule:
 
 >>> class CountUpdates:
 ...     updates = 0
@@ -176,7 +176,7 @@ Event: TypeAlias = (
 
 
 class Instrument(Protocol):
-    """An observer of a run, and the only kind: it sees events and changes nothing."""
+    """An observer of a run: it sees every event, and has no effect on the schedule."""
 
     def on_event(self, event: Event) -> None:
         """Handle an event. Called in the runner's thread after each event, so it must be fast."""

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -28,6 +28,22 @@ class Episode(Struct, frozen=True, repr_omit_defaults=True):
     """Number of env steps."""
     policy: str = ""
     """Policy that acted, where a source serves several."""
+    unshaped_return: float | None = None
+    """Return as the environment reports it, before wrappers shape the rewards (`info["episode"]["r"]`); None: it reports none."""
+
+
+def mean_unshaped(episodes: Iterable[Episode]) -> float | None:
+    """Return the mean of the unshaped returns; None if an episode has none, since the others would not stand for all.
+
+    >>> mean_unshaped([Episode(9.0, 5, unshaped_return=1.0), Episode(9.0, 5, unshaped_return=2.0)])
+    1.5
+    """
+    total, num = 0.0, 0
+    for episode in episodes:
+        if episode.unshaped_return is None:
+            return None
+        total, num = total + episode.unshaped_return, num + 1
+    return total / num if num else None
 
 
 @runtime_checkable

@@ -32,10 +32,14 @@ def syntax_text(error: SyntaxError) -> str:
 
 def raised_text(error: BaseException) -> str:
     """Describe an exception, with the innermost line of the user's code that it passed through, if any."""
-    said = f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}{at_text(error)}"
+
+
+def at_text(error: BaseException) -> str:
+    """Describe the innermost line of the user's code that an exception passed through, in parentheses; empty if there is none."""
     if (place := place_of(error)) is None:
-        return said
-    return f"{said} (at {place.filename}, line {place.lineno}, in {place.name}: {place.line})"
+        return ""
+    return f" (at {place.filename}, line {place.lineno}, in {place.name}: {place.line})"
 
 
 def place_of(error: BaseException) -> traceback.FrameSummary | None:

@@ -9,8 +9,8 @@ comes back when the version made from its item is published.
 *Claim*: if items overtake the oldest outstanding ticket by at most W - 1 numbers, then lag <= (B + W - 2) // P.
 *Proof*: take an item at the moment when its ticket is issued. At most B - 1 other tickets are outstanding then. Until the
 item is consumed, what is consumed before it is among those, or was admitted later and overtook it: at most W - 1. So at
-most B + W - 2 items are consumed between its admission and itself, which fills at most (B + W - 2) // P updates; and the
-version that it was made with is at least the one published when the ticket was issued. □
+most B + W - 2 items are consumed between the issue of its ticket and the item itself, which fills at most (B + W - 2) // P
+updates; and the version that it was made with is at least the one published when the ticket was issued. □
 
 Hence B is the largest number with (B + W - 2) // P <= K, which is B = (K + 1) * P + 1 - W; W = 1 in admission order.
 B >= P is needed for the first update, thus W <= K * P + 1. If only each n-th version is published, K >= n - 1.

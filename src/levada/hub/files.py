@@ -18,6 +18,7 @@ from levada.hub.repository import CURVE, REPORT
 from levada.memory import nbytes_text
 from levada.run.storage import checkpoint
 from levada.run.storage.checkpoint import ARRAYS, BEST, META, REPLAYS_ZIP
+from levada.run.storage.checkpoint import FOLDER as CHECKPOINTS
 from levada.run.storage.directory import CONFIG, METRICS, SUMMARY, RunDirectory, RunDirectoryError
 from levada.run.storage.files import COPIES, open_file
 from levada.watch.report import report_of
@@ -26,12 +27,12 @@ LOG_NBYTES: Final = 32 << 20
 """Size above which the metrics and the report are not handed on."""
 
 
-def stage(directory: RunDirectory, step: int, folder: Path, *, is_end: bool, replays: bool) -> list[str]:
+def stage(directory: RunDirectory, saved: Path, folder: Path, *, is_end: bool, replays: bool) -> list[str]:
     """Copy a run with one checkpoint, and return what was left out.
 
     Args:
         directory: the run.
-        step: number of updates of the checkpoint.
+        saved: its checkpoint, or that with the best evaluation, which takes the place of one.
         folder: new directory for the copies.
         is_end: the checkpoint is that of the end, which summary.json describes.
         replays: copy the contents of replays too.
@@ -40,8 +41,8 @@ def stage(directory: RunDirectory, step: int, folder: Path, *, is_end: bool, rep
         RunDirectoryError, CheckpointError: the run cannot be read.
         OSError: a file cannot be read or written.
     """
-    saved = directory.checkpoint_path(step, replays=replays)
-    target = folder / saved.relative_to(directory.path)
+    step, is_best = int(saved.name), saved.parent == directory.path / BEST
+    target = folder / CHECKPOINTS / saved.name
     target.mkdir(parents=True)
     sizes = checkpoint.sizes(saved)
     for name in (META, ARRAYS, *((REPLAYS_ZIP,) if replays and REPLAYS_ZIP in sizes else ())):
@@ -57,7 +58,11 @@ def stage(directory: RunDirectory, step: int, folder: Path, *, is_end: bool, rep
     notes = _stage_metrics(directory, folder)
     if not is_end and (folder / METRICS).exists():
         RunDirectory.read(folder, trust=False).rewind(step)  # without what came after the checkpoint
-    if replays and REPLAYS_ZIP not in sizes:
+    if is_best:
+        notes.append(
+            "the checkpoint with the best evaluation has weights alone: the run can be loaded, and not resumed"
+        )
+    elif replays and REPLAYS_ZIP not in sizes:
         notes.append("the checkpoint has no contents of replays: the run was trained without --save-replays")
     return notes
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from levada.api import LoadError, Result, evaluate, evaluate_policies, load
 from levada.api.load import read_config, read_task
@@ -17,6 +18,7 @@ from levada.hub.card import Card, Condition
 from levada.hub.files import sizes_of, stage, stage_onnx, stage_pictures
 from levada.hub.repository import CARD, HubError, Repository, check_installed, check_repo_id
 from levada.rl.acting.evaluation import Evaluation
+from levada.run.storage.checkpoint import BEST
 from levada.run.storage.directory import RunDirectory, RunDirectoryError, absolute
 from levada.run.storage.files import short
 from levada.run.storage.trust import UntrustedError
@@ -46,7 +48,7 @@ def push(
     repo_id: str,
     *,
     out: str | os.PathLike[str] | None = None,
-    checkpoint: int | None = None,
+    checkpoint: int | Literal["best"] | None = None,
     num_episodes: int = 20,
     onnx: bool = False,
     replays: bool = False,
@@ -65,7 +67,8 @@ def push(
         run: a result of training, the directory of a run, or its URL.
         repo_id: name of the repository, `user/name`. It is made if there is none.
         out: write the files into this new or empty directory, and upload nothing.
-        checkpoint: number of updates of the checkpoint, for a directory; None: the newest valid one.
+        checkpoint: number of updates of the checkpoint, for a directory; "best": that with the best evaluation, from which no run
+            is resumed; None: the newest valid one.
         num_episodes: number of episodes that are played for the card, with deterministic actions; 0: the card has the return
             of training.
         onnx: also export each policy as an ONNX file; see `levada.export`.
@@ -91,10 +94,11 @@ def push(
     if out is None:
         repository.check()
     target = None if out is None else _checked(absolute(out))
-    result, directory, step = _opened(run, checkpoint, at=at, trust=trust)
-    is_end = step == directory.steps()[-1] and _has_summary(directory)
+    result, directory, saved = _opened(run, checkpoint, replays=replays, at=at, trust=trust)
+    step = int(saved.name)
+    is_end = saved.parent != directory.path / BEST and step == directory.steps()[-1] and _has_summary(directory)
     with _new_directory(target) as folder:
-        notes = stage(directory, step, folder, is_end=is_end, replays=replays)
+        notes = stage(directory, saved, folder, is_end=is_end, replays=replays)
         notes += stage_pictures(directory, folder)
         if onnx:
             stage_onnx(result, folder)
@@ -114,22 +118,27 @@ def push(
 
 def _opened(
     run: Result | str | os.PathLike[str],
-    checkpoint: int | None,
+    checkpoint: int | Literal["best"] | None,
     *,
+    replays: bool,
     at: str | os.PathLike[str] | None,
     trust: bool,
-) -> tuple[Result, RunDirectory, int]:
-    """Load a run as those will who use it; return the checkpoint of its policy too."""
+) -> tuple[Result, RunDirectory, Path]:
+    """Load a run as those will who use it; return the path of its checkpoint too."""
     result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
     directory = RunDirectory.open(result.path, trust=trust)
     trained = result.policies.values() if result.policies else [result.policy]
     step = max(policy.version for policy in trained)
-    if step not in directory.steps():
+    is_kept = step in directory.steps()
+    best = None if is_kept and checkpoint != "best" else directory.best_path()
+    if best is not None and int(best.name) == step:
+        return result, directory, best
+    if not is_kept or checkpoint == "best":
         msg = f"push: {directory.shown} has no checkpoint of this Result any more, which is that of {step} updates"
         raise LoadError(msg)
     if result.summary.updates != step:  # newer checkpoints are damaged, and the summary is that of the end
         result = load(directory.path, checkpoint=step, at=at, trust=trust)
-    return result, directory, step
+    return result, directory, directory.checkpoint_path(step, replays=replays)
 
 
 def _has_summary(directory: RunDirectory) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from levada.rl.policies.q_distributions import ActionValues
 STATE = "state"
 """Name of the recurrent state among the inputs; the next one is `next_state`."""
 MASK = "mask"
+_NEAR: Final = 3.0
+"""Largest number of an example, unless the space has only larger ones. Bounds may be as wide as the numbers themselves."""
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -63,7 +65,7 @@ class ActingModule(nn.Module):
         return ["action", "params", *(["next_state"] if self.policy.state_size else [])]
 
     def examples(self, num_rows: int, seed: int = 0) -> list[Tensor]:
-        """Return inputs, drawn from the spaces."""
+        """Return inputs, drawn from the spaces: of a Box near zero, as far as its bounds allow that."""
         rng = np.random.default_rng(seed)
         inputs = [torch.from_numpy(_drawn(space, num_rows, rng)) for space in self.leaves.values()]
         if self.has_mask:
@@ -74,25 +76,38 @@ class ActingModule(nn.Module):
             inputs.append(torch.from_numpy(rng.standard_normal((num_rows, self.policy.state_size), np.float32)))
         return inputs
 
+    def observation(self, inputs: Sequence[Tensor]) -> Any:
+        """Return the observations in such inputs, as a vector environment returns them."""
+        left = iter([each.numpy() for each in inputs])
+        obs = _nested(self.obs_space, left, lambda space, leaf: leaf)
+        if not self.has_mask:
+            return obs
+        env_space: Any = self.policy.env_observation_space
+        return {OBS: obs, ACTION_MASK: next(left).astype(env_space[ACTION_MASK].dtype)}
+
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the actions, the head's parameters, and the next state of a recurrent policy."""
         left = list(inputs)
         state = [left.pop()] if self.policy.state_size else []
         mask = left.pop() != 0 if self.has_mask else None
-        obs = _nested(self.obs_space, iter(left))
+        obs = _nested(self.obs_space, iter(left), _canonical)
         row, _, *after = self.inner.row(obs, *state)
         distribution = self.inner.head.distribution(row, mask)
         action = distribution.greedy() if isinstance(distribution, ActionValues) else distribution.mode()
         return _encoded(action, self.policy.env_action_space), row, *after
 
 
-def _nested(space: Space[Any], leaves: Any) -> Any:
-    """Put leaves into the structure of a space, in its canonical form."""
+def _nested(space: Space[Any], leaves: Iterator[Any], convert: Callable[[Space[Any], Any], Any]) -> Any:
+    """Put leaves into the structure of a space, each converted."""
     if isinstance(space, spaces.Dict):
-        return {key: _nested(child, leaves) for key, child in space.spaces.items()}
+        return {key: _nested(child, leaves, convert) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_nested(child, leaves) for child in space.spaces)
-    leaf: Tensor = next(leaves)
+        return tuple(_nested(child, leaves, convert) for child in space.spaces)
+    return convert(space, next(leaves))
+
+
+def _canonical(space: Space[Any], leaf: Tensor) -> Tensor:
+    """Return a leaf as networks get it."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         leaf = leaf.to(torch.int64) - torch.as_tensor(space.start, dtype=torch.int64)
     return leaf.to(torch.float32) if leaf.is_floating_point() else leaf
@@ -133,7 +148,8 @@ def _drawn(space: Space[Any], num_rows: int, rng: np.random.Generator) -> np.nda
     if isinstance(space, spaces.MultiDiscrete):
         return (space.start + rng.integers(0, 1 << 30, shape) % space.nvec).astype(space.dtype)
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
-        low, high = np.maximum(space.low, -3.0), np.minimum(space.high, 3.0)
+        low = np.maximum(space.low, np.minimum(-_NEAR, space.high - 2.0 * _NEAR))
+        high = np.minimum(space.high, np.maximum(_NEAR, low + 2.0 * _NEAR))
         return (low + (high - low) * rng.random(shape)).astype(space.dtype)
     if isinstance(space, spaces.Box):
         return rng.integers(space.low, space.high, shape, dtype=space.dtype, endpoint=True)

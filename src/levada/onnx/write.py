@@ -1,7 +1,8 @@
 """Export of a trained policy to ONNX.
 
 The file computes what `TrainedPolicy.act` computes with deterministic actions: conversion of the observation, normalization,
-network, mask, the best action, squashing, clipping. Before it is kept, ONNX Runtime compares it with the policy.
+network, mask, the best action, squashing, clipping. It computes in float32, also for a policy whose layers are bfloat16. Before
+it is kept, ONNX Runtime is compared with the policy.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-import numpy as np
 import torch
+from torch import nn
 
 from levada._version import __version__
 from levada.api import Result, load
 from levada.api.load import LoadError
 from levada.flow.errors import LevadaError
+from levada.flow.mistakes import at_text
+from levada.onnx.check import TOLERANCE, largest_difference
 from levada.onnx.module import ActingModule
 from levada.rl.acting.trained_policy import TrainedPolicy
-from levada.run.storage.files import write_atomic
+from levada.run.display.printable import plain_warning, printable
+from levada.run.storage.files import COPIES, write_atomic
+from levada.run.storage.store import is_url
 
-TOLERANCE: Final = 1e-5
-"""Largest difference of an output with which a file is kept, as a fraction of the largest output of the row, or of 1."""
-NUM_CHECKED: Final = 64
-"""Number of observations with which it is compared."""
 NEEDED: Final = ("onnx", "onnxruntime", "onnxscript")
 LOADER: Final = "policy.py"
 _OPSET: Final = 20
@@ -75,7 +76,7 @@ def export(
 
     Args:
         run: a result of training, the directory of a run, or its URL.
-        out: file to write. None: policy.onnx in the directory of the run.
+        out: file to write. None: policy.onnx in the directory of the run, which must not be at a URL.
         policy: name of the policy, where several act in one environment.
         checkpoint: number of updates of the checkpoint, for a directory, or "best"; None: the newest valid one.
         loader: also write policy.py beside it, a short loader that needs NumPy and ONNX Runtime alone.
@@ -83,8 +84,8 @@ def export(
         trust: execute code that the run names; see docs/security.md.
 
     Raises:
-        ExportError: a package is missing, there is no such policy, PyTorch cannot export its network, or the file differs from
-            the policy.
+        ExportError: a package is missing, the run is at a URL and `out` is not given, there is no such policy, PyTorch cannot
+            export its network, or the file differs from the policy.
         LoadError: see `levada.load`.
         OSError: the file cannot be written.
     """
@@ -103,8 +104,12 @@ def export(
             "export: checkpoint and at are for the directory of a run, as in levada.export(run.path, ...), got a Result"
         )
         raise LoadError(msg)
+    where = run.path if isinstance(run, Result) else run
+    if out is None and (is_url(where) or where in COPIES):
+        msg = "export: the run is at a URL, where no file is written; give out, the file to write (--out FILE)"
+        raise ExportError(msg)
     result = run if isinstance(run, Result) else load(run, checkpoint=checkpoint, at=at, trust=trust)
-    trained = _policy_of(result, policy)
+    trained = in_float32(_policy_of(result, policy))
     module = ActingModule(trained)
     about = {
         "levada": __version__,
@@ -116,7 +121,7 @@ def export(
         "action_space": str(trained.policy.env_action_space),
     }
     data = to_onnx(module, about)
-    difference = largest_difference(module, data)
+    difference = largest_difference(trained, module, data)
     if not difference <= TOLERANCE:
         msg = f"the ONNX file differs from the policy by {difference:.2g}, expected at most {TOLERANCE:g}; it is not written"
         raise ExportError(msg)
@@ -125,6 +130,12 @@ def export(
     if loader:
         write_atomic(path.with_name(LOADER), (resources.files("levada.onnx") / "loader.py").read_bytes())
     return Exported(path, len(data), difference)
+
+
+def in_float32(trained: TrainedPolicy) -> TrainedPolicy:
+    """Return the policy as it acts with layers in float32: ONNX Runtime has no convolutions in bfloat16 on processors."""
+    policy = replace(trained.policy, precision="float32")
+    return TrainedPolicy(policy, trained.weights, version=trained.version)
 
 
 def to_onnx(module: ActingModule, about: Mapping[str, str]) -> bytes:
@@ -144,8 +155,7 @@ def to_onnx(module: ActingModule, about: Mapping[str, str]) -> bytes:
                 input_names=module.input_names, output_names=module.output_names, verbose=False,
             )  # fmt: skip
     except Exception as error:  # whatever the exporter raises for a network that it does not support
-        reason = str(error).strip().partition("\n")[0]
-        msg = f"PyTorch cannot export network {type(module.inner.network).__name__} to ONNX: {reason}"
+        msg = f"PyTorch cannot export {_name_of(module.inner.network)} to ONNX: {_reason(error)}"
         raise ExportError(msg) from error
     assert program is not None
     model = program.model_proto
@@ -154,23 +164,23 @@ def to_onnx(module: ActingModule, about: Mapping[str, str]) -> bytes:
     return data
 
 
-def largest_difference(module: ActingModule, data: bytes) -> float:
-    """Return the largest difference between the file and the policy, measured as `TOLERANCE` is."""
-    import onnxruntime
+def _name_of(network: nn.Module) -> str:
+    """Name the class of a network, and the user's own classes in it."""
+    own = {type(each).__qualname__: None for each in network.modules() if not _is_library(type(each).__module__)}
+    parts = [name for name in own if name != type(network).__qualname__]
+    return f"network {type(network).__qualname__}" + (f" with {', '.join(parts)}" if parts else "")
 
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    largest = 0.0
-    for num_rows in (1, NUM_CHECKED):
-        inputs = module.examples(num_rows, seed=num_rows)
-        with torch.no_grad():
-            expected = module(*inputs)
-        feed = {name: tensor.numpy() for name, tensor in zip(module.input_names, inputs, strict=True)}
-        for ours, theirs in zip(expected, session.run(None, feed), strict=True):
-            wanted = ours.numpy().astype(np.float64).reshape(num_rows, -1)
-            found = theirs.astype(np.float64).reshape(num_rows, -1)
-            scale = np.maximum(1.0, np.abs(wanted).max(axis=1, keepdims=True, initial=0.0))
-            largest = max(largest, float((np.abs(wanted - found) / scale).max(initial=0.0)))
-    return largest
+
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] in ("levada", "torch")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of what began the error, and where in the user's code: the rest is advice on PyTorch."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    said = plain_warning(str(error)).strip().partition("\n")[0]
+    return f"{printable(said) or type(error).__name__}{at_text(error)}"
 
 
 def _policy_of(result: Result, name: str | None) -> TrainedPolicy:
@@ -188,7 +198,11 @@ def _policy_of(result: Result, name: str | None) -> TrainedPolicy:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hide what the exporter prints and warns about its own workings."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    roots = ("torch", "onnxscript", "onnx_ir")
+    own = [
+        name for name in logging.root.manager.loggerDict if name.partition(".")[0] in roots
+    ]  # some have levels of their own
+    loggers = [logging.getLogger(name) for name in {*roots, *own}]
     levels = [each.level for each in loggers]
     try:
         for each in loggers:

@@ -7,23 +7,28 @@ max(S, L), unless all cores are busy.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from levada.flow.events import Statistics, WorkerStatistics
 from levada.flow.graph import Flow
-from levada.flow.stopwatch import INFERENCE
+from levada.flow.stopwatch import INFERENCE, OUTSIDE, TRANSPORT
 from levada.flow.topology import Channel, derive
 
 BUSY: Final = 0.8
 """Fraction of its time from which a worker limits the others."""
 SLOW: Final = 1.3
 """How many times as long as the others a worker takes, to be the one that they wait for."""
+OUTSIDE_WORDS: Final = "metrics, display, checkpoints"
+"""What is done between two turns of a run, and in instruments."""
+CENTRAL: Final = ("learners", "eval_every")
+"""Settings that change how long the thread of the learner is busy."""
 WORTH_IT: Final = 1.05
 """Least speedup of a change that is proposed."""
 
-Setting = Literal["workers", "max_lag", "order", "capacity", "learners", "num_envs"]
+Setting = Literal["workers", "max_lag", "order", "capacity", "learners", "num_envs", "eval_every"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +74,7 @@ def find_bottleneck(
     if pipe is None:
         return None
     where, words = _reason(pipe)
-    possible = [change for change in _changes(pipe) if change.setting == "learners" or not pipe.waits_for_learner]
+    possible = [change for change in _changes(pipe) if change.setting in CENTRAL or not pipe.waits_for_learner]
     best = max(possible, key=lambda each: each.speedup, default=None)
     return Bottleneck(where=where, words=words, change=best if best and best.speedup >= WORTH_IT else None)
 
@@ -87,7 +92,11 @@ class _Pipeline:
     waiting_s: Mapping[str, float]
     """By what the workers wait for, in all of them together."""
     learning_s: float
-    """L."""
+    """L: how long the thread of the learner is busy."""
+    learning_by_what_s: Mapping[tuple[str, str], float]
+    """L by node, or by what the runner does."""
+    eval_every: Mapping[str, int]
+    """Number of updates between two evaluations, by node."""
     cpu_s: float
     """Processor time of all nodes."""
     learner: str
@@ -146,26 +155,33 @@ def _pipeline(
         return node in topology.sharded
 
     def learns(node: str, what: str) -> bool:
-        return node not in topology.sharded if node else what in ("transport", "outside")
+        return node not in topology.sharded if node else ("", what) in (TRANSPORT, OUTSIDE)
 
     samplers = {name: worker for name, worker in workers.items() if seconds(worker, samples) > 0.0}
     if not samplers:  # no worker has reported yet
         return None
-    by_what: dict[tuple[str, str], float] = {}
-    waiting: dict[str, float] = {}
+    by_what = defaultdict[tuple[str, str], float](float)
+    waiting = defaultdict[str, float](float)
+    central_by_what = defaultdict[tuple[str, str], float](float)
     for worker in samplers.values():
         for node in topology.sharded & worker.times_s.keys():
             for what, some_s in worker.times_s[node].items():
-                by_what[node, what] = by_what.get((node, what), 0.0) + some_s / num
+                by_what[node, what] += some_s / num
         for reason, fraction in worker.waits_for.items():
-            waiting[reason] = waiting.get(reason, 0.0) + fraction * worker.times_s[""].get("waiting", 0.0) / num
-    central = [worker for name, worker in workers.items() if name in ("main", "learner")]
+            waiting[reason] += fraction * worker.times_s[""].get("waiting", 0.0) / num
+    for worker in (worker for name, worker in workers.items() if name in ("main", "learner")):
+        for node, own in worker.times_s.items():
+            for what, some_s in own.items():
+                if learns(node, what):
+                    central_by_what[node, "" if node else what] += some_s / num
     return _Pipeline(
         update_s=statistics.wall_s / num,
         sampling_s={name: seconds(worker, samples) for name, worker in samplers.items()},
         sampling_by_what_s=by_what,
         waiting_s=waiting,
-        learning_s=sum(seconds(worker, learns) for worker in central),
+        learning_s=sum(central_by_what.values()),
+        learning_by_what_s=central_by_what,
+        eval_every={name: node.every for name, node in flow.nodes.items() if node.every is not None},
         cpu_s=sum(node.cpu_s for node in statistics.nodes.values()) / num,
         learner=learner,
         channel=channel,
@@ -179,15 +195,17 @@ def _reason(pipe: _Pipeline) -> tuple[str, str]:
     """Say where the limit is, and why."""
     (node, what), longest_s = max(pipe.sampling_by_what_s.items(), key=lambda each: each[1])
     doing = f"{what} of {node}" if what else node
+    learning = f"{pipe.learning_s / pipe.update_s:.0%} of the time"
     others_s = [seconds for name, seconds in pipe.sampling_s.items() if name != pipe.slowest]
     slowest_s, mean_s = pipe.sampling_s[pipe.slowest], sum(others_s) / max(1, len(others_s))
-    learning = f"{pipe.learning_s / pipe.update_s:.0%} of the time"
     if not pipe.has_workers:
         if pipe.learning_s >= pipe.all_sampling_s:
-            return pipe.learner, f"{pipe.learner} and the work around it take {learning} of the only thread"
+            words = f"{pipe.learner} and the work around it take {learning} of the only thread"
+            return _beside_the_learner(pipe, "the only thread") or (pipe.learner, words)
         return node, f"{doing} takes {longest_s / pipe.update_s:.0%} of the time of the only thread"
     if pipe.learning_s >= BUSY * pipe.update_s:
-        return pipe.learner, f"the thread of {pipe.learner} is busy {learning}, and the samplers wait for it"
+        words = f"the thread of {pipe.learner} is busy {learning}, and the samplers wait for it"
+        return _beside_the_learner(pipe, "the thread that the samplers wait for") or (pipe.learner, words)
     if slowest_s >= BUSY * pipe.update_s:
         if others_s and slowest_s >= SLOW * mean_s:
             return (
@@ -204,6 +222,15 @@ def _reason(pipe: _Pipeline) -> tuple[str, str]:
         return "main", "the samplers wait for the main process, which moves items and weights"
     event = "newer weights are published" if reason == "weights" else "there is room"
     return pipe.channel.name, f"samplers and learner take turns: {pipe.channel.name} withholds tickets until {event}"
+
+
+def _beside_the_learner(pipe: _Pipeline, thread: str) -> tuple[str, str] | None:
+    """Say what takes most of the time of the learner's thread, if it is neither the learner nor transport."""
+    (node, what), longest_s = max(pipe.learning_by_what_s.items(), key=lambda each: each[1])
+    if node == pipe.learner or (node, what) == TRANSPORT:
+        return None
+    subject = f"{node} takes" if node else f"{OUTSIDE_WORDS} take"
+    return node or "main", f"{subject} {longest_s / pipe.update_s:.0%} of the time of {thread}"
 
 
 def _changes(pipe: _Pipeline) -> Iterator[Change]:
@@ -250,6 +277,15 @@ def _changes(pipe: _Pipeline) -> Iterator[Change]:
         speedup = pipe.speedup(slowest_s, learning_s / 2.0, overlaps=overlaps)
         yield Change(
             setting="learners", value=num, words=f"{num} learners, which share the microbatches", speedup=speedup
+        )
+    for node, every in pipe.eval_every.items():
+        evaluating_s = pipe.learning_by_what_s.get((node, ""), 0.0)
+        speedup = pipe.speedup(slowest_s, learning_s - 0.5 * evaluating_s, overlaps=overlaps)
+        yield Change(
+            setting="eval_every",
+            value=2 * every,
+            words=f"an evaluation every {2 * every} updates in place of {every}",
+            speedup=speedup,
         )
     inference_s = sum(seconds for (_, what), seconds in pipe.sampling_by_what_s.items() if what == INFERENCE)
     if inference_s >= 0.5 * pipe.all_sampling_s:

@@ -118,6 +118,8 @@ class Loop:
     `SAVING_SHARE` of the time."""
     keep_checkpoints: PositiveInt = 3
     """Number of checkpoints kept; older ones are deleted."""
+    previous: Summary | None = None
+    """Summary of the run before it was resumed, which keeps its times if nothing is left to do."""
 
     def __post_init__(self) -> None:
         check_fields(self, ValueError)
@@ -211,7 +213,7 @@ class Loop:
         if ending.stopped_by != INTERRUPTED and self.monitor.evaluations.is_pending:
             # otherwise what is in progress is saved, and made again when the run is resumed
             run.finish_evaluations()
-        statistics = run.statistics()
+        statistics, workers = run.statistics(), run.attribution()  # of one moment
         sha256 = params_sha256(self.arrays_of(run)[0] if self.params_of is None else self.params_of(run))
         weights = {} if self.policies_of is None else self.policies_of(run)
         learned_as = {
@@ -219,12 +221,13 @@ class Loop:
             for recipe in run.flow.learners().values()
             for member in getattr(recipe, "members", ())
         }
-        workers = run.attribution()
         summary = summarize(
             self.identity, self.monitor, statistics, params_sha256=sha256, stopped_by=ending.stopped_by,
             policies={name: params_sha256(own) for name, own in weights.items()}, learned_as=learned_as, workers=workers,
             bottleneck=find_bottleneck(run.flow, statistics, workers, num_learners=self.identity.num_learners),
         )  # fmt: skip
+        if self.previous is not None and not any(node.firings for node in statistics.nodes.values()):
+            summary = summary.with_times_of(self.previous)
         metrics.flush(statistics, is_end=True)
         if self.recorder is not None:
             self.recorder.write(run, self.monitor)

@@ -7,6 +7,7 @@ are measured (times, rates, and the current fill of queues); `is_measured` recog
 |---|---|
 | `charts/episodic_return` | mean return of the last 100 finished episodes; of several policies that learn, the lowest |
 | `charts/episodic_length` | mean length of the same episodes, in env steps |
+| `charts/unshaped_return` | mean return of the same episodes as the environment reports it, if it does for each of them |
 | `charts/SPS` * | env steps per second since the start-up |
 | `charts/updates` | updates of the policy |
 | `charts/episodes` | finished episodes |
@@ -58,6 +59,7 @@ def collect(
     charts = {
         "charts/episodic_return": monitor.return_mean_100,
         "charts/episodic_length": monitor.length_mean_100,
+        "charts/unshaped_return": monitor.unshaped_return_mean_100,
         "charts/SPS": monitor.steps_per_s,
         "charts/updates": monitor.updates,
         "charts/episodes": monitor.episodes,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -29,7 +29,7 @@ from levada.flow.events import (
     Reported,
     Used,
 )
-from levada.flow.items import Episode, Header
+from levada.flow.items import Episode, Header, mean_unshaped
 from levada.run.evaluations import Evaluations, EvaluationsState
 from levada.run.returns import RETURN_WINDOW, ReturnHistory
 from levada.run.storage.strict_json import finite
@@ -43,6 +43,24 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 
 
+class SavedEpisode(msgspec.Struct, frozen=True, array_like=True):
+    """An episode in a checkpoint, without its policy. None: not a number, or there is none."""
+
+    episode_return: float | None
+    length: _Count
+    unshaped_return: float | None = None
+
+    @classmethod
+    def of(cls, episode: Episode) -> SavedEpisode:
+        """Return what is saved of an episode."""
+        return cls(finite(episode.episode_return), episode.length, finite(episode.unshaped_return))
+
+    def episode(self, policy: str = "") -> Episode:
+        """Return the episode."""
+        episode_return = math.nan if self.episode_return is None else self.episode_return
+        return Episode(episode_return, self.length, policy, self.unshaped_return)
+
+
 class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
     """State from which a resumed run continues."""
 
@@ -53,17 +71,17 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
     startup_s: _Seconds
     solved_at_s: _Seconds | None
     solved_at_steps: _Count | None
-    last_episodes: Annotated[list[tuple[float | None, _Count]], msgspec.Meta(max_length=RETURN_WINDOW)]
-    """Return (None: not a number) and length of the last episodes, oldest first."""
+    last_episodes: Annotated[list[SavedEpisode], msgspec.Meta(max_length=RETURN_WINDOW)]
+    """The last episodes, oldest first."""
     returns: list[tuple[int, float, float, int]] = []
     """Returns of all episodes; see `ReturnHistory`."""
     notes: list[str] = []
     num_started_from_scratch: int = 0
-    beyond: list[tuple[int, list[tuple[float | None, int]]]] = []
+    beyond: list[tuple[int, list[SavedEpisode]]] = []
     """Env steps and episodes of each item beyond the end of a run that ended before its first update."""
     beyond_policies: list[list[str]] = []
     """The policies of these episodes, if there are several."""
-    policies: dict[str, Annotated[list[tuple[float | None, _Count]], msgspec.Meta(max_length=RETURN_WINDOW)]] = {}
+    policies: dict[str, Annotated[list[SavedEpisode], msgspec.Meta(max_length=RETURN_WINDOW)]] = {}
     """The last episodes of each policy, if there are several."""
     evaluations: EvaluationsState = EvaluationsState()
 
@@ -124,7 +142,7 @@ class Monitor:
         self._last_episodes: deque[Episode] = deque(maxlen=RETURN_WINDOW)
         self._by_policy: dict[str, deque[Episode]] = {}
         self._learning: tuple[str, ...] = ()
-        self._return_mean: float | None = None  # None until requested
+        self._means: _Means | None = None  # None until requested
         self._steps_counted = _Recent()
         self._episodes_counted = _Recent()
 
@@ -138,7 +156,7 @@ class Monitor:
             has_goal: whether each learner has its own end.
         """
         self.has_goal, self._learning = has_goal, tuple(learning)
-        self._return_mean = None
+        self._means = None
         self._until, self._begun_with = until, self.updates
         self._is_over = until.met(self) is not None
         self._count_again()
@@ -197,15 +215,17 @@ class Monitor:
         """Mean return of the last 100 finished episodes, of all if there are fewer, None without any. Of several policies that
         learn, that of the one that has the lowest.
         """
-        if self._return_mean is None and (last := self._shown) is not None:
-            self._return_mean = _mean_return(last)
-        return self._return_mean
+        return self._known_means.episode_return
 
     @property
     def length_mean_100(self) -> float | None:
         """Mean length of the same episodes, in env steps."""
-        last = self._shown
-        return None if last is None else sum(e.length for e in last) / len(last)
+        return self._known_means.length
+
+    @property
+    def unshaped_return_mean_100(self) -> float | None:
+        """Mean return of the same episodes as the environment reports it; None unless it does for each of them."""
+        return self._known_means.unshaped_return
 
     @property
     def return_means_100(self) -> dict[str, float]:
@@ -236,11 +256,11 @@ class Monitor:
             solved_at_steps=self.solved_at_steps,
             returns=self.returns.state(),
             notes=list(self.notes),
-            last_episodes=_numbers(self._last_episodes),
+            last_episodes=[SavedEpisode.of(episode) for episode in self._last_episodes],
             num_started_from_scratch=self.num_started_from_scratch,
-            beyond=[(header.num_env_steps, _numbers(header.episodes)) for header in self._beyond],
+            beyond=[(header.num_env_steps, [*map(SavedEpisode.of, header.episodes)]) for header in self._beyond],
             beyond_policies=[[e.policy for e in header.episodes] for header in self._beyond] if self._by_policy else [],
-            policies={name: _numbers(last) for name, last in self._by_policy.items()},
+            policies={name: [*map(SavedEpisode.of, last)] for name, last in self._by_policy.items()},
             evaluations=self.evaluations.state(),
         )
         plain: dict[str, Any] = msgspec.to_builtins(state)
@@ -264,17 +284,18 @@ class Monitor:
         self.returns.restore(was.returns)
         self.num_started_from_scratch = was.num_started_from_scratch
         self.evaluations.restore(was.evaluations)
-        self._return_mean = None
+        self._means = None
         self._last_episodes.clear()
-        self._last_episodes.extend(_episodes(was.last_episodes))
+        self._last_episodes.extend(each.episode() for each in was.last_episodes)
         self._by_policy = {
-            name: deque(_episodes(last, repeat(name)), maxlen=RETURN_WINDOW) for name, last in was.policies.items()
+            name: deque((each.episode(name) for each in last), maxlen=RETURN_WINDOW)
+            for name, last in was.policies.items()
         }
         policies = was.beyond_policies or repeat(())
-        self._beyond = [
-            Header({}, "", 0, 0, steps, _episodes(episodes, own))
-            for (steps, episodes), own in zip(was.beyond, policies, strict=False)
-        ]
+        self._beyond = []
+        for (steps, saved), names in zip(was.beyond, policies, strict=False):
+            pairs = zip(saved, chain(names, repeat("")), strict=False)
+            self._beyond.append(Header({}, "", 0, 0, steps, tuple(each.episode(name) for each, name in pairs)))
 
     def _of_learners(self) -> list[Collection[Episode]]:
         """Last episodes of each policy that learns; of each policy, if none is known to learn."""
@@ -284,9 +305,12 @@ class Monitor:
         return [self._by_policy.get(name, ()) for name in names]
 
     @property
-    def _shown(self) -> Collection[Episode] | None:
-        """The episodes whose return stands for the run."""
-        return min((last for last in self._of_learners() if last), key=_mean_return, default=None)
+    def _known_means(self) -> _Means:
+        """Means over the episodes whose return stands for the run."""
+        if self._means is None:
+            shown = min((last for last in self._of_learners() if last), key=_mean_return, default=None)
+            self._means = _Means() if shown is None else _Means.over(shown)
+        return self._means
 
     def _state_at(self, updates: int) -> dict[str, Any]:
         """Return the state without evaluations, for a checkpoint of the version that is now evaluated."""
@@ -331,11 +355,24 @@ class Monitor:
         for episode in episodes:
             if episode.policy:
                 self._by_policy.setdefault(episode.policy, deque(maxlen=RETURN_WINDOW)).append(episode)
-        self._return_mean = None
+        self._means = None
         if self._target_return is not None and self.solved_at_s is None:
             mean = self.reached_return
             if mean is not None and mean >= self._target_return:
                 self.solved_at_s, self.solved_at_steps = self.elapsed_s, self.env_steps
+
+
+class _Means(NamedTuple):
+    """Means over the last episodes. None: there are no episodes, or not all of them have the number."""
+
+    episode_return: float | None = None
+    length: float | None = None
+    unshaped_return: float | None = None
+
+    @classmethod
+    def over(cls, episodes: Collection[Episode]) -> _Means:
+        length = sum(episode.length for episode in episodes) / len(episodes)
+        return cls(_mean_return(episodes), length, mean_unshaped(episodes))
 
 
 def _mean_return(episodes: Collection[Episode]) -> float:
@@ -386,12 +423,3 @@ class _Seen:
             return False
         self._most = len(here)
         return True
-
-
-def _numbers(episodes: Iterable[Episode]) -> list[tuple[float | None, int]]:
-    return [(finite(episode.episode_return), episode.length) for episode in episodes]
-
-
-def _episodes(numbers: Iterable[tuple[float | None, int]], policies: Iterable[str] = ()) -> tuple[Episode, ...]:
-    pairs = zip(numbers, chain(policies, repeat("")), strict=False)
-    return tuple(Episode(math.nan if mean is None else mean, length, policy) for (mean, length), policy in pairs)

@@ -137,6 +137,8 @@ class Summary(Identity, frozen=True, kw_only=True):
     """env_steps / (wall_s - startup_s)."""
     return_mean_100: float | None
     """Mean return of the last 100 finished episodes, of all if there were fewer."""
+    unshaped_return_mean_100: float | None = None
+    """Mean return of the same episodes as the environment reports it; None unless it does for each of them."""
     solved_at_s: float | None
     """Time when the return of `until` was first reached, in seconds of wall_s."""
     solved_at_steps: int | None
@@ -173,6 +175,11 @@ class Summary(Identity, frozen=True, kw_only=True):
     def to_json(self) -> bytes:
         """Encode the summary as readable JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    def with_times_of(self, other: Summary) -> Summary:
+        """Return this summary with the times of another one, and what follows from them."""
+        known = {name: getattr(other, name) for name in ("efficiency", "bottleneck", "advice", "times")}
+        return msgspec.structs.replace(self, **known)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a table of the fields that are one number or one text."""
@@ -221,6 +228,7 @@ def summarize(
         startup_s=monitor.startup_s,
         steps_per_s=finite(monitor.steps_per_s),
         return_mean_100=finite(monitor.return_mean_100),
+        unshaped_return_mean_100=finite(monitor.unshaped_return_mean_100),
         solved_at_s=monitor.solved_at_s,
         solved_at_steps=monitor.solved_at_steps,
         policies={

@@ -6,6 +6,7 @@ a worker always add up to the time of the run.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,11 +51,12 @@ class Attribution:
         self._workers: dict[str, _Worker] = {}
         self._idle_s: defaultdict[tuple[str, Reason], float] = defaultdict(float)
         self._held_s: defaultdict[tuple[str, Reason], float] = defaultdict(float)
-        self._start_s = clock()
+        self.start_s: float = clock()
+        """When counting began."""
 
     def begin(self) -> None:
         """Start counting: what was before is start-up."""
-        self._start_s = self._clock()
+        self.start_s = self._clock()
 
     def reported(self, worker: str, shards: Sequence[Shard], times: WorkerTimes) -> None:
         """Take the report of a worker."""
@@ -79,16 +81,16 @@ class Attribution:
         self._idle_s[source, reason] += num_idle * seconds
 
     def statistics(self, main_s: Times, num_tickets: Callable[[str, int], int]) -> dict[str, WorkerStatistics]:
-        """Return the times of all workers up to now.
+        """Return the times of all workers up to now: `main` first, then workers by their numbers, then the others by name.
 
         Args:
             main_s: times of the thread that runs the hub, since `begin`.
             num_tickets: number of tickets that a shard holds.
         """
         now_s = self._clock()
-        wall_s = now_s - self._start_s
+        wall_s = now_s - self.start_s
         found = {MAIN: WorkerStatistics(_adjusted(main_s, wall_s, WAITING), {"data": 1.0})}
-        for name, worker in self._workers.items():
+        for name, worker in sorted(self._workers.items(), key=lambda each: _position(each[0])):
             times_s = _sum(worker.before_s, worker.times_s)
             if worker.ticket_s > 0.0:  # since its last report, it has probably worked on the tickets that it holds
                 held = sum(num_tickets(*shard) for shard in worker.shards)
@@ -124,6 +126,12 @@ class Attribution:
 
     def _num_shards(self, source: str) -> int:
         return sum(node == source for worker in self._workers.values() for node, _ in worker.shards)
+
+
+def _position(name: str) -> tuple[float, str]:
+    """Return the place of a worker among the others: by its number, after those if it has none."""
+    number = name.removeprefix("worker ")
+    return int(number) if number.isdecimal() else math.inf, name
 
 
 def _sum(*times_s: Mapping[str, Mapping[str, float]]) -> Times:

@@ -10,7 +10,7 @@ from time import perf_counter, process_time
 
 from levada.flow.events import Event, Fired, Instrument, NodeStatistics, Statistics, WorkerStatistics
 from levada.flow.graph import Flow
-from levada.flow.stopwatch import TRANSPORT, Stopwatch
+from levada.flow.stopwatch import OUTSIDE, TRANSPORT, Stopwatch
 from levada.runners.attribution import MAIN, Attribution
 from levada.schedule import Firing, Hub
 
@@ -36,15 +36,15 @@ class Accounts:
         self._blocked_by: dict[str, str] = {}
         self._num_firings: defaultdict[str, int] = defaultdict(int)
         self._start_s = self._noted_s = perf_counter()
-        self.attribution: Attribution = Attribution()
+        self.attribution: Attribution = Attribution(perf_counter)
         """The times of all workers."""
 
     def begin(self) -> None:
         """Restart the clock: everything before was start-up and does not count."""
-        self._start_s = self._noted_s = perf_counter()
         self._stopwatch.begin(TRANSPORT)
         self._stopwatch.restart()
         self.attribution.begin()
+        self._start_s = self._noted_s = self.attribution.start_s
 
     @contextmanager
     def executing(self, firing: Firing) -> Iterator[None]:
@@ -83,9 +83,11 @@ class Accounts:
         self._noted_s = max(now_s, self._noted_s)
 
     def show(self, event: Event) -> None:
-        """Pass an event to the instruments."""
+        """Pass an event to the instruments. Their time counts as outside of the run."""
+        before = self._stopwatch.begin(OUTSIDE)
         for instrument in self._instruments:
             instrument.on_event(event)
+        self._stopwatch.begin(before)
 
     def attributed(self) -> Mapping[str, WorkerStatistics]:
         """Return where the time of each worker went."""

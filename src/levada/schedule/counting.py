@@ -1,4 +1,4 @@
-"""What of a source's tickets was counted, where several channels receive its items: a repeated ticket counts nothing twice.
+"""What was counted for the tickets of a source whose items go to several channels: a repeated ticket counts nothing twice.
 
 An instrument knows the items of a ticket by their headers, also when they come by several channels. In a resumed run the headers
 are new. What they stand for, and was counted before, is therefore taken out of them.

@@ -1,4 +1,4 @@
-"""Env steps of a channel's tickets in the order of their numbers, from which follows how far its learner is.
+"""Env steps of a channel's tickets in the order of their numbers, which give the progress of its learner.
 
 What was counted for instruments, or yields no items, is included: a ticket has the same number of env steps in each channel, in
 every deployment, and in a resumed run.

@@ -1,7 +1,8 @@
 """Turns of several consumers in exact proportions: whose turn it is depends on the number of turns so far, and on nothing else.
 
-Next is the one that is furthest behind its proportion, and of several the first. Each is then never more than one turn ahead of
-it, so that after as many turns as the sum of the shares each has had exactly its own.
+The next turn goes to the consumer that is furthest behind its proportion, and to the first of several. A consumer is therefore
+never more than one turn ahead of its proportion, and after as many turns as the sum of the shares, each has had exactly its
+share.
 
 >>> turns = Turns({"critic": 5, "actor": 2})
 >>> "".join(turns.of(number)[0] for number in range(14))

@@ -28,10 +28,16 @@ RETURN_IN_SUMMARY: Final = "return_mean_100"
 
 
 _MOST: Final = 1e300
+_OF_EPISODES: Final = ("charts/", "eval/")
+"""Beginnings of the names of metrics that a run may lack because it has ended before an episode or an evaluation has."""
 
 
 class NoMetricError(ValueError):
     """A run has no value of the metric."""
+
+
+class UnknownMetricError(NoMetricError):
+    """No run of this kind has the metric, whatever its settings are."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class Metric:
         """Return the value of a run that has ended.
 
         Raises:
+            UnknownMetricError: no run of this kind has it.
             NoMetricError: it has none, or the run cannot be read.
         """
         try:
@@ -62,7 +69,7 @@ class Metric:
         except (RunDirectoryError, ComparisonError) as error:
             raise NoMetricError(str(error)) from error
         if value is None or not math.isfinite(value):
-            raise NoMetricError(self._missing(path))
+            raise self._missing(path)
         return _bounded(value)
 
     def at_checks(self, path: Path, num_steps: int) -> list[float]:
@@ -75,15 +82,16 @@ class Metric:
             return []
         return checked(curve, num_steps)
 
-    def _missing(self, path: Path) -> str:
+    def _missing(self, path: Path) -> NoMetricError:
         if self.name in IN_SUMMARY:
-            return f"{self.name} is null in its summary.json"
+            return NoMetricError(f"{self.name} is null in its summary.json")
         known = sorted({name for row in RunDirectory.read(path, trust=False).metrics()[-1:] for name in row} - {"step"})
         if self.name in known:
-            return f"{self.name} has no finite value in its metrics.jsonl"
+            return NoMetricError(f"{self.name} has no finite value in its metrics.jsonl")
         near = get_close_matches(self.name, [*known, *IN_SUMMARY], n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'no metrics'}"
-        return f"it has no metric {self.name}; {hint}"
+        kind = NoMetricError if self.name.startswith(_OF_EPISODES) else UnknownMetricError
+        return kind(f"it has no metric {self.name}; {hint}")
 
 
 def checked(curve: Curve, num_steps: int) -> list[float]:

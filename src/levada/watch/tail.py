@@ -8,13 +8,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from levada.run.display.printable import printable
 from levada.run.frames.file import FrameReader
 from levada.run.frames.frame import Frame
 from levada.run.storage.directory import LINE_BYTES, RunDirectory, RunDirectoryError
 from levada.run.storage.files import open_file, read_whole, short
+from levada.run.storage.rows import Row, row_of
 from levada.run.storage.status import Status, status_of
 from levada.watch.messages import Changed, Frames, Message, Opened, Rows, Unreadable
 from levada.watch.svg import SVG_NBYTES, safe_svg
@@ -30,8 +29,6 @@ ENDED_S = 2.0
 ERROR_NBYTES = 1 << 20
 _CHUNK = 1 << 22
 _WRITTEN = ("config.json", "metrics.jsonl", "frames.bin", "summary.json", "error.txt")
-
-Row = dict[str, float | None]
 
 
 class Tail:
@@ -132,7 +129,6 @@ class _Lines:
         self._descriptor: int | None = None
         self._inode: tuple[int, int] | None = None
         self._offset = 0
-        self._decoder = msgspec.json.Decoder(Row)
 
     def new(self) -> tuple[list[Row], bool]:
         """Return the rows that were added, and whether they are all that there are."""
@@ -170,21 +166,13 @@ class _Lines:
         """Return evenly spaced rows of the whole file, and the last one."""
         num = sum(1 for _ in self._split(0))
         stride = -(-num // MOST_ROWS) if num else 1
-        rows = []
-        for index, line in enumerate(self._split(0)):
-            if index % stride == 0 or index == num - 1:
-                rows += self._decoded(line)
-        return rows
+        lines = (line for index, line in enumerate(self._split(0)) if index % stride == 0 or index == num - 1)
+        return [row for line in lines if (row := row_of(line)) is not None]
 
     def _rows(self, start: int) -> Iterator[Row]:
         for line in self._split(start):
-            yield from self._decoded(line)
-
-    def _decoded(self, line: bytes) -> list[Row]:
-        try:
-            return [self._decoder.decode(line)]
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):  # a damaged line is left out
-            return []
+            if (row := row_of(line)) is not None:
+                yield row
 
     def _split(self, start: int) -> Iterator[bytes]:
         """Yield the complete lines from a place on, and remember where they end."""

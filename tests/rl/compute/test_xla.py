@@ -6,10 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
-pytest.importorskip("jax")
+from levada.rl.compute.xla import as_jax, missing_for_xla
+
+# Not imported: `torch.compile` fails in a process that has imported torchax by itself, and other tests follow in this one.
+if missing_for_xla() is not None:
+    pytest.skip(f"{missing_for_xla()} is not installed: pip install 'levada[jax]'", allow_module_level=True)
 
 PROGRAM = """
 from levada.rl.compute.xla import prepare_jax
@@ -57,7 +65,71 @@ import levada as lv
 hp = lv.PPO(num_envs=2, num_steps=8, minibatch_size=8, compile="xla")
 with lv.Inline().open(hp.flow(lv.Task("CartPole-v1")), seed=1):
     import jax
-    print(jax.config.jax_platforms, os.environ["NPROC"], "intra_op_parallelism_threads=1" in os.environ["XLA_FLAGS"])
+    print(jax.config.jax_platforms, os.environ["NPROC"], "xla_cpu_multi_thread_eigen=false" in os.environ["XLA_FLAGS"])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["cpu", "1", "True"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_xla_reads_the_flags(tmp_path: Path, device: str) -> None:
+    """Also those that come later, and if a word of the user's ends what it reads."""
+    program = f"from levada.rl.compute.xla import prepare_jax; prepare_jax({device!r}); import jax; jax.jit(abs)(1.0)"
+    flags = f"--xla_gpu_graph_min_graph_size=7 --xla_dump_to={tmp_path} intra_op_parallelism_threads=1"
+    env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", program], env=env, check=True)
+    (options,) = {path.read_text() for path in tmp_path.glob("*jit_abs*.debug_options")}
+    assert {"xla_cpu_multi_thread_eigen: false", "xla_gpu_graph_min_graph_size: 7"} <= set(options.splitlines())
+
+
+def test_flags_that_are_no_name_of_a_file_are_kept() -> None:
+    """Not even looking for such a file works: its name is too long."""
+    flags = "intra_op_parallelism_threads=1 " + " ".join(f"--xla_cpu_number_{n}=true" for n in range(30))
+    program = "import os; from levada.rl.compute.xla import prepare_jax; prepare_jax(); print(os.environ['XLA_FLAGS'])"
+    env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith(flags)
+
+
+def test_xla_reads_a_file_of_flags(tmp_path: Path) -> None:
+    (tmp_path / "flags").write_text(f"--xla_dump_to={tmp_path}\n")
+    program = "from levada.rl.compute.xla import prepare_jax; prepare_jax(); import jax; jax.jit(abs)(1.0)"
+    subprocess.run([sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": str(tmp_path / "flags")}, check=True)
+    (options,) = {path.read_text() for path in tmp_path.glob("*jit_abs*.debug_options")}
+    assert "xla_cpu_multi_thread_eigen: false" in options.splitlines()
+
+
+def test_the_gradient_of_a_split_is_one_concatenation() -> None:
+    import jax
+
+    def loss(x: Tensor) -> Tensor:
+        parts = torch.split(x, [1, 2])
+        return (parts[0] ** 2).sum() + (parts[1] ** 3).sum()
+
+    gradient = jax.grad(as_jax(loss))
+    text = str(jax.make_jaxpr(gradient)(jax.numpy.arange(3.0)))
+    assert "concatenate" in text and "pad[" not in text
+    assert gradient(jax.numpy.arange(3.0)).tolist() == [0.0, 3.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "dim"), [((3,), [1, 2], 0), ((2, 3), [2, 1], -1), ((2, 3), [0, 2], 0), ((0,), [], 0)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool])
+def test_a_split_gives_the_parts_of_pytorchs(
+    shape: tuple[int, ...], sizes: list[int], dim: int, dtype: torch.dtype
+) -> None:
+    tensor = torch.arange(int(np.prod(shape))).reshape(shape).to(dtype)
+    parts = as_jax(lambda x: torch.split(x, sizes, dim))(jax_array(tensor))
+    assert [np.asarray(part).tolist() for part in parts] == [part.tolist() for part in torch.split(tensor, sizes, dim)]
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="add up to 3, got"):
+        as_jax(lambda x: torch.split(x, [1, 1]))(jax_array(torch.zeros(3)))
+
+
+def jax_array(tensor: Tensor) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(tensor.numpy())

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import pickle
 import sys
-import time
+import threading
 from pathlib import Path
 
 import gymnasium
@@ -19,6 +19,7 @@ from levada.rl.data.spaces import SpaceError
 from levada.rl.envs.batch import EnvError
 from levada.rl.envs.masks import as_mask
 from levada.rl.envs.task import Task, TaskError
+from levada.run.display.displays import PlainDisplay
 
 NUM_ACTIONS = 4
 
@@ -427,13 +428,14 @@ def test_settings_of_the_environment_are_pointed_to_the_task():
 
 
 def test_a_first_reset_that_takes_long_is_told(monkeypatch, capsys):
+    told, note = threading.Event(), PlainDisplay.note
+
     class Slow(Elsewhere):
         def reset(self, **options):
-            time.sleep(0.5 if type(self).is_slow else 0.0)
+            told.wait(60.0)  # the first takes until it is told
             return super().reset(**options)
 
-        is_slow = True
-
+    monkeypatch.setattr(PlainDisplay, "note", lambda self, text: (note(self, text), told.set()))
     monkeypatch.setattr(sys.modules["levada.api.train"], "LOOK_S", 0.1)
     levada.train("ppo", Slow, until="updates=1", display="plain", log="none", out="run", **TINY_FIELDS)
     assert "1 envs, reset, seed None: this step has taken more than 0.1 s" in capsys.readouterr().err

@@ -110,7 +110,7 @@ def updates(lives: list[LiveLearner], batch: Any, parts: Any = (None, None)) -> 
 def test_a_replica_that_does_nothing_is_lost_after_the_time_limit() -> None:
     lives = pair()
     some = learners.batches("ppo", 1)
-    with group_of(lives, timeout_s=1.0):
+    with group_of(lives, timeout_s=5.0):
         before = lives[0].fingerprint()
         (error,) = in_threads([lambda: lives[0].update(some[0])])
         assert isinstance(error, ReplicaLostError) and "replica 0 of 2 lost the others" in str(error)
@@ -414,7 +414,9 @@ def test_vectors_are_added(private: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
     def one(rank: int) -> Tensor:
         place, vector = rendezvous if rank == 0 else None, torch.full((3,), 2.0**rank)
-        Group(rendezvous.address, rank, 3, torch.device("cpu"), timeout_s=10.0, rendezvous=place).add(vector)
+        Group(rendezvous.address, rank, 3, torch.device("cpu"), timeout_s=learners.TIMEOUT_S, rendezvous=place).add(
+            vector
+        )
         return vector
 
     assert [found.tolist() for found in in_threads([lambda rank=rank: one(rank) for rank in range(3)])] == [
@@ -429,7 +431,7 @@ def test_rows_of_different_numbers_are_exchanged(dtype: torch.dtype) -> None:
 
     def one(rank: int) -> list[Tensor]:
         place = rendezvous if rank == 0 else None
-        group = Group(rendezvous.address, rank, 3, torch.device("cpu"), timeout_s=10.0, rendezvous=place)
+        group = Group(rendezvous.address, rank, 3, torch.device("cpu"), timeout_s=learners.TIMEOUT_S, rendezvous=place)
         return group.gather_rows(rows[rank])
 
     for found in in_threads([lambda rank=rank: one(rank) for rank in range(3)]):

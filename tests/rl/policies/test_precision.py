@@ -96,7 +96,7 @@ def test_parameters_stay_float32() -> None:
 def test_auto_follows_from_the_processor_and_from_sizes(
     monkeypatch: pytest.MonkeyPatch, space: spaces.Space[Any], has_bfloat16: bool, fields: Any, chosen: str
 ) -> None:
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu": has_bfloat16)
+    monkeypatch.setattr(precision, "prefers_bfloat16", lambda device="cpu": has_bfloat16)
     hp, task = PPO(device="cpu", **fields), Task(partial(Still, space))
     assert hp.policy(task).precision == fields.get("precision", "float32")
     resolved, reasons = hp.resolved(task)
@@ -149,7 +149,7 @@ def test_a_custom_network_is_not_built_with_the_flow() -> None:
 def test_equal_flows_have_equal_hashes_whatever_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     task, hashes = Task(partial(Still, IMAGES)).resolved(), set()
     for has_bfloat16 in (True, False):
-        monkeypatch.setattr(precision, "has_bfloat16", lambda device="cpu", found=has_bfloat16: found)
+        monkeypatch.setattr(precision, "prefers_bfloat16", lambda device="cpu", found=has_bfloat16: found)
         for kind in (PPO, IMPALA):
             resolved, reasons = kind(device="cpu").resolved(task)
             assert resolved.precision == ("bfloat16" if has_bfloat16 else "float32")

@@ -31,14 +31,14 @@ def test_a_source_that_waits_gets_workers():
 
 
 def test_a_probe_measures_what_sampling_waits_for():
-    found = probe(flow(0.005), Inline())
+    found = probe(flow(0.05), Inline())
     assert found.sampling_s > 20 * found.sampling_cpu_s
     assert found.steps_per_s < 1.0 / found.sampling_s
 
 
 @pytest.mark.parametrize("place", [Threads(workers=2), Processes(workers=2)])
 def test_a_probe_of_workers(place):
-    found = probe(flow(0.005), place)
+    found = probe(flow(0.03), place)
     assert 0.0 < found.sampling_cpu_s < 0.5 / found.steps_per_s  # it waits for most of the time
     assert 0.0 < found.learning_s < 0.5 / found.steps_per_s
     assert found.item_steps == pytest.approx(0.25, rel=0.5)  # four items per update

@@ -154,7 +154,7 @@ def test_nothing_is_left_behind():
             next(iter(run))
         assert not any(map(is_alive, pids))
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
 MAIN = """

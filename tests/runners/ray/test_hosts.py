@@ -117,7 +117,7 @@ def execute(program: str, hosts: Hosts | LocalNodes, folder: Path, obey) -> None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, env=environment, **pipes) as running:
-        stop = Timer(170.0, running.kill)
+        stop = Timer(900.0, running.kill)
         stop.start()
         try:
             for line in running.stdout:

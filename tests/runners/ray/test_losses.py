@@ -174,7 +174,7 @@ def test_weights_of_a_lost_node_come_from_the_copy_on_another(monkeypatch):
 
 def test_an_actor_that_hangs_is_replaced(tmp_path):
     source = samples.Numbers(misbehave=samples.Once(str(tmp_path), "sleep"))
-    with Ray(workers=1, hang_timeout_s=3.0).open(samples.counting_flow(source), seed=1) as run:
+    with Ray(workers=1, hang_timeout_s=8.0).open(samples.counting_flow(source), seed=1) as run:
         for report in run:
             if report.firing == 10:
                 break

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-LIMIT_S = 10.0
+LIMIT_S = 120.0
 
 
 class MainProcess:

@@ -592,12 +592,21 @@ class Unconnected(Counting):
 
 @dataclass(frozen=True)
 class Stuck(Counting):
-    """Its second update sits in C, where Python's signal handlers do not run."""
+    """Its second update sits in C, where Python's signal handlers do not run; `marker`: a file that tells when."""
+
+    marker: Path = Path()
 
     def open(self, seed: int) -> Any:
         live = LiveCounting()
         update = live.update
-        live.update = lambda batch: sum(range(10**12)) if live.num_updates == 1 else update(batch)
+
+        def sit(batch: Any) -> Any:
+            if live.num_updates == 0:
+                return update(batch)
+            self.marker.touch()
+            return sum(range(10**12))
+
+        live.update = sit
         return live
 
 

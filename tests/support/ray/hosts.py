@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 NETWORK = "10.77.0"
-START_S = 60.0
+START_S = 300.0
 
 
 def run(*command: str) -> None:

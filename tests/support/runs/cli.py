@@ -69,7 +69,7 @@ def begin(command: str, *, cwd: Path, module: str = "levada.cli", **options) -> 
 def in_process(command: str, *, cwd: Path) -> Done:
     """Run the command line in a process of its own, to its end."""
     process = begin(command, cwd=cwd)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     return Done(process.returncode, out, err)
 
 

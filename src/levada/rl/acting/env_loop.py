@@ -183,6 +183,7 @@ class EnvLoop:
         self.envs: EnvBatch = task.make(num_envs, shard.num_threads)
         self._reward_clip, self._has_lives = task.reward_clip, task.life_loss
         self._lives_lost = list[tuple[int, Array]]()
+        self._recorded = dict[int, Array]()
         self._episodes = EpisodeCounter(num_envs)
         self.returns: DiscountedReturn = DiscountedReturn(num_envs, discount)
         """Discounted returns, by which rewards are normalized."""
@@ -203,6 +204,7 @@ class EnvLoop:
         actor, memory, do = self.actor, self.memory, self.stopwatch.do
         none = actor.initial_state(0)
         self._lives_lost.clear()
+        self._recorded.clear()
         for t in range(first, len(into.action)):
             into.put(t, self.obs)
             if memory is not None and into.memory is not None:
@@ -220,6 +222,8 @@ class EnvLoop:
                 into.put_final(t, *step.final_obs)
             if self._has_lives and step.life_lost.any():
                 self._lives_lost.append((t, step.life_lost))
+            if step.recorded_return is not None:
+                self._recorded[t] = step.recorded_return
             self.obs = step.obs
             if memory is not None:
                 is_over = step.terminated | step.truncated
@@ -247,7 +251,8 @@ class EnvLoop:
         for t, life_lost in self._lives_lost:
             is_over[t] &= ~life_lost
         reward = buffer.reward[first:]
-        episodes = self._episodes.count(reward, is_over[first:], buffer.mask[first:])
+        recorded = {t - first: returns for t, returns in self._recorded.items()}
+        episodes = self._episodes.count(reward, is_over[first:], buffer.mask[first:], recorded)
         if self._reward_clip is not None:
             np.clip(reward, -self._reward_clip, self._reward_clip, out=reward)
         return episodes

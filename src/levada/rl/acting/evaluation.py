@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from levada.flow import Episode
+from levada.flow.items import mean_unshaped
 from levada.rl.acting.actor import Actor
 from levada.rl.acting.rollout import EpisodeCounter
 from levada.rl.acting.trained_policy import TrainedPolicy
@@ -50,6 +51,11 @@ class Evaluation:
     def std(self) -> float:
         """Standard deviation of the returns."""
         return float(self.returns.std())
+
+    @property
+    def unshaped_mean(self) -> float | None:
+        """Mean return as the environment reports it, in `info["episode"]["r"]`; None unless it does for each episode."""
+        return mean_unshaped(self.episodes)
 
 
 def evaluate(
@@ -100,7 +106,8 @@ def play(
             step = envs.step(actor.act(obs, state, None if deterministic else rng))
             ended = step.is_over
             state[step.terminated | step.truncated | step.is_reset] = 0.0
-            counted = counter.count(step.reward[None], ended[None], ~step.is_reset[None])
+            recorded = {} if step.recorded_return is None else {0: step.recorded_return}
+            counted = counter.count(step.reward[None], ended[None], ~step.is_reset[None], recorded)
             for b, episode in zip(np.flatnonzero(ended), counted, strict=True):
                 if played[b] < quota[b]:
                     episodes.append(episode)
@@ -127,14 +134,18 @@ class PolicyEvaluation:
     """Take the most likely actions; otherwise sample them as in training."""
 
     def __call__(self, weights: Weights, seed: int) -> dict[str, float]:
-        """Return mean and standard deviation of the returns, and the mean length in env steps."""
+        """Return mean and standard deviation of the returns, and the mean length in env steps; if the environment reports them,
+        also the mean of the unshaped returns.
+        """
         actor = Actor(replace(self.policy, device="cpu"), num_threads=1)
         actor.load(weights)
         episodes = play(self.task, actor, num_episodes=self.num_episodes, seed=seed, deterministic=self.deterministic)
         returns = np.array([episode.episode_return for episode in episodes])
         lengths = np.array([episode.length for episode in episodes], np.float64)
+        unshaped = mean_unshaped(episodes)
         return {
             "return": float(returns.mean()),
             "return_std": float(returns.std()),
             "length": float(lengths.mean()),
+            **({} if unshaped is None else {"unshaped_return": unshaped}),
         }

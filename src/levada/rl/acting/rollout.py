@@ -7,6 +7,7 @@ ignore the action. These rows have no effect. All other data of an episode's end
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -115,10 +116,14 @@ class EpisodeCounter:
         """Restore the state that `state_dict` returned."""
         self._return[...], self._length[...] = state["return"], state["length"]
 
-    def count(self, reward: Array, ended: Array, mask: Array) -> tuple[Episode, ...]:
+    def count(
+        self, reward: Array, ended: Array, mask: Array, recorded: Mapping[int, Array] | None = None
+    ) -> tuple[Episode, ...]:
         """Return the episodes that ended, given raw rewards, ends and mask ``[T, B]``. Rewards count wherever they are; masked
-        rows have one only where agents act in turns.
+        rows have one only where agents act in turns. `recorded`: row -> returns ``[B]`` that the environments report, NaN for
+        none.
         """
+        recorded = recorded or {}
         returns = self._return + reward.cumsum(axis=0, dtype=np.float64)
         lengths = self._length + mask.cumsum(axis=0)
         self._return, self._length = returns[-1].copy(), lengths[-1].copy()
@@ -126,7 +131,9 @@ class EpisodeCounter:
             return ()
         episodes = []
         for t, b in np.argwhere(ended):
-            episodes.append(Episode(float(returns[t, b]), int(lengths[t, b])))
+            value = float(recorded[t][b]) if t in recorded else math.nan
+            unshaped = None if math.isnan(value) else value
+            episodes.append(Episode(float(returns[t, b]), int(lengths[t, b]), unshaped_return=unshaped))
             for total, part in ((returns, self._return), (lengths, self._length)):
                 part[b] -= total[t, b]
                 total[t:, b] -= total[t, b].copy()

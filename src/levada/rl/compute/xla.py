@@ -12,9 +12,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def prepare_jax(device: str = "cpu") -> None:
     """
     import jax
 
-    _add_flags({"--xla_cpu_multi_thread_eigen": "false", "intra_op_parallelism_threads": "1"})
+    _add_flags({"--xla_cpu_multi_thread_eigen": "false"})
     if device.startswith("cuda"):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         # XLA's CUDA graphs fail when arrays lie in PyTorch's memory
@@ -64,9 +65,12 @@ def prepare_jax(device: str = "cpu") -> None:
 
 def _add_flags(wanted: Mapping[str, str]) -> None:
     """Add the flags of XLA that are not set."""
-    flags = os.environ.get("XLA_FLAGS", "")
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if flags and not flags.startswith("-") and os.path.isfile(flags):  # XLA takes a value like this for a file of flags
+        flags = Path(flags).read_text()
     missing = [f"{name}={value}" for name, value in wanted.items() if name not in flags]
-    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
+    # in front: XLA reads only up to a word without dashes, such as the "intra_op_parallelism_threads=1" that many users set
+    os.environ["XLA_FLAGS"] = " ".join([*missing, *flags.split()])
 
 
 def missing_in_jax(device: str) -> str | None:
@@ -160,15 +164,25 @@ def as_jax(function: Callable[..., Any]) -> Callable[..., Any]:
 def _torchax() -> tuple[Any, Any]:
     prepare_jax()
     import jax
+    import jax.numpy as jnp
     import torchax
     from torchax import interop
 
     def detach(tensor: Any) -> Any:
         return interop.torch_view(jax.lax.stop_gradient(interop.jax_view(tensor)))
 
+    def split(tensor: Any, sizes: Sequence[int], dim: int = 0) -> Any:
+        # torchax cuts out each part; JAX pads and adds up the gradients of these, and concatenates those of a split
+        array, ends = interop.jax_view(tensor), list(accumulate(sizes))
+        if sum(sizes) != array.shape[dim]:
+            msg = f"split_with_sizes: expected sizes that add up to {array.shape[dim]}, got {list(sizes)}"
+            raise RuntimeError(msg)
+        return interop.torch_view(tuple(jnp.split(array, ends[:-1], axis=dim)) if ends else ())
+
     # torch.compile would ask for the streams of torchax's device, which has none
     torchax.device_module.is_available, torchax.device_module.device_count = lambda: False, lambda: 0
     # torchax returns the tensor itself, through which a gradient would flow
     for operation in (torch.ops.aten.detach, torch.Tensor.detach):
         torchax.default_env().override_op_definition(operation, detach)
+    torchax.default_env().override_op_definition(torch.ops.aten.split_with_sizes, split)
     return torchax, interop

@@ -56,7 +56,7 @@ from levada.rl.data.spaces import (
 from levada.rl.envs.actions import make_encoder
 from levada.rl.envs.masks import MaskSource, find_masks, reject_mask
 from levada.rl.envs.observations import Reader, Violation, make_reader
-from levada.rl.envs.rewards_and_dones import MaskCheck, read_flags, read_reward
+from levada.rl.envs.rewards_and_dones import MaskCheck, read_flags, read_reward, recorded_returns
 from levada.rl.envs.serial import KeepFinalObs, SerialVectorEnv
 from levada.rl.envs.state import EnvStates
 
@@ -89,6 +89,9 @@ class StepResult(NamedTuple):
     mode, where `obs` itself holds them."""
     life_lost: npt.NDArray[np.bool_]
     """[B] the episode ended for the learner because a life was lost; the game continues. See `Task.life_loss`."""
+    recorded_return: npt.NDArray[np.float64] | None = None
+    """[B] returns that the environments report of the games that ended, NaN elsewhere; None if they report none. See
+    `levada.rl.envs.rewards_and_dones.recorded_return`."""
 
     @property
     def is_over(self) -> npt.NDArray[np.bool_]:
@@ -237,13 +240,14 @@ class EnvBatch:
             reward = read_reward(reward, self._shape)
             terminated = read_flags("terminated", terminated, self._none)
             truncated = read_flags("truncated", truncated, self._none)
-            is_reset, self._done, final_obs = self._done, self._none, None
+            is_reset, self._done, final_obs, recorded = self._done, self._none, None, None
             if self.acts is not None:
                 if not self.acts.all():
                     is_reset = ~self.acts
                 self.acts = cast("Any", self._env).acts
             if terminated is not self._none or truncated is not self._none:
                 done = terminated | truncated
+                recorded = recorded_returns(info, done)
                 if self._is_next_step:
                     self._done = done
                 else:
@@ -264,7 +268,7 @@ class EnvBatch:
         self._num_steps += 1
         if self._stack is not None:
             obs, final_obs = self._stack.step(cast("Array", obs), is_reset, final_obs)
-        return StepResult(obs, reward, terminated, truncated, is_reset, final_obs, life_lost)
+        return StepResult(obs, reward, terminated, truncated, is_reset, final_obs, life_lost, recorded)
 
     @property
     def vector_env(self) -> VectorEnv[Any, Any, Any] | None:

@@ -5,7 +5,9 @@ task = rendered(Task("CartPole-v1"), Recording(folder="videos", prefix="ppo", nu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import os
 import sys
 import warnings
@@ -30,7 +32,7 @@ class Recording:
     """Videos of the first episodes of an environment, one MP4 file each.
 
     Raises:
-        TaskError: moviepy is not installed, or the folder is not empty, or cannot be made or written to.
+        TaskError: moviepy is not installed, or the folder is not empty, or cannot be made or written to, later too.
     """
 
     folder: str | os.PathLike[str]
@@ -61,10 +63,27 @@ class Recording:
         """Wrap an environment."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*Overwriting existing videos")  # it is empty
-            return RecordVideo(
+            return _Recorder(
                 env, os.fspath(self.folder), episode_trigger=lambda episode: episode < self.num_episodes,
                 name_prefix=self.prefix,
             )  # fmt: skip
+
+
+class _Recorder(RecordVideo):
+    """Says in a line that a video cannot be written, where MoviePy gives advice on codecs."""
+
+    def stop_recording(self) -> None:
+        path = os.path.join(self.video_folder, f"{self._video_name}.mp4")
+        try:
+            super().stop_recording()  # type: ignore[no-untyped-call]
+        except OSError as error:
+            self.recorded_frames, self.recording = [], False  # it is not tried again when the environment is closed
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # it is torn
+            full, first = os.strerror(errno.ENOSPC), str(error).partition("\n")[0]
+            hint = f"{full}; free some space, or give a directory on another disk"
+            msg = f"video: {path!r} cannot be written: {hint if full in str(error) else first}"
+            raise TaskError(msg) from error
 
 
 def _check_installed() -> None:

@@ -1,4 +1,5 @@
-"""Reads rewards, flags and action masks: checks and copies them, at low cost because this runs at every step.
+"""Reads rewards, flags and action masks: checks and copies them, at low cost because this runs at every step. Also reads returns
+that environments report.
 
 >>> read_reward([1, 2], (2,))
 array([1., 2.], dtype=float32)
@@ -8,6 +9,7 @@ array([False,  True])
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -97,3 +99,60 @@ def _float32(reward: Any, shape: tuple[int]) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore"):  # values beyond float32 become infinite and are rejected
         narrow: npt.NDArray[np.float32] = reward.astype(_FLOAT32)
     return narrow
+
+
+def recorded_return(info: Any) -> float | None:
+    """Return the return of an episode that has ended in a single environment, if its info reports one.
+
+    Gymnasium's RecordEpisodeStatistics does so. Below a wrapper that shapes rewards, it reports the return without shaping.
+    Anything but a finite number is ignored, because Gymnasium asks nothing of that entry.
+
+    >>> recorded_return({"episode": {"r": 3.0, "l": 5, "t": 0.1}}), recorded_return({"episode": 7})
+    (3.0, None)
+    """
+    value = _recorded(info)
+    if isinstance(value, np.ndarray) and value.shape == ():
+        value = value[()]
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def recorded_returns(info: Any, done: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64] | None:
+    """Return the reported returns ``[B]`` of the episodes that a step of a vector environment ended, NaN elsewhere; None if none
+    is reported.
+
+    >>> info = {"final_info": {"episode": {"r": np.array([3.0, 0.0])}, "_episode": np.array([True, False])}}
+    >>> recorded_returns(info, np.array([True, True]))
+    array([ 3., nan])
+    """
+    # the infos of the environments come before that of a wrapper around all of them, which sees shaped rewards
+    places: tuple[Any, ...] = (info.get("final_info"), info) if isinstance(info, dict) else ()
+    for infos in places:
+        returns, has_one = _recorded(infos), done
+        if not isinstance(returns, np.ndarray) or returns.shape != done.shape or returns.dtype.kind not in "fiu":
+            continue
+        if (
+            isinstance(mask := infos.get("_episode"), np.ndarray)
+            and mask.shape == done.shape
+            and mask.dtype == np.bool_
+        ):
+            has_one = done & mask
+        has_one = has_one & np.isfinite(returns)
+        if has_one.any():
+            return np.where(has_one, returns, np.nan)
+    return None
+
+
+def as_info(returns: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Return the info of a vector environment that resets in the same step, with reported returns ``[B]``; NaN: none."""
+    return {"final_info": {"episode": {"r": returns}, "_episode": ~np.isnan(returns)}}
+
+
+def _recorded(info: Any) -> Any:
+    episode = info.get("episode") if isinstance(info, dict) else None
+    return episode.get("r") if isinstance(episode, dict) else None

@@ -26,6 +26,7 @@ from gymnasium.vector.utils import batch_space
 from levada.rl.data.spaces import Array, check_action_space, check_observation_space, map_nest
 from levada.rl.envs.masks import reject_mask
 from levada.rl.envs.observations import Violation, make_reader
+from levada.rl.envs.rewards_and_dones import as_info, recorded_return
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -86,6 +87,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         reward = np.empty(self.num_envs, np.float32)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         final_obs: Array | None = None
+        recorded: Array | None = None
         for index, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             self.at = index
             result = env.step(action)
@@ -104,14 +106,21 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
                 if has_terminated or has_truncated:
                     if final_obs is None:
                         final_obs = np.full(self.num_envs, None, object)
+                    if (value := recorded_return(info)) is not None:
+                        recorded = np.full(self.num_envs, np.nan) if recorded is None else recorded
+                        recorded[index] = value
                     # Copied before the reset, because an environment may return the same array every time.
                     final_obs[index] = map_nest(lambda leaf, row=index: leaf[row].copy(), rows)
                     put(rows, index, self._reset_one(env, index, None, None))
         info = self._info()
-        return rows, reward, terminated, truncated, info if final_obs is None else {**info, "final_obs": final_obs}
+        if final_obs is not None:
+            info["final_obs"] = final_obs
+        if recorded is not None:
+            info |= as_info(recorded)
+        return rows, reward, terminated, truncated, info
 
     def _info(self) -> dict[str, Any]:
-        """Return the only info that is used: the number of lives left, if they are counted."""
+        """Return what is used of the infos of all environments: the number of lives left, if they are counted."""
         return {} if self._lives is None else {"lives": self._lives.copy()}
 
     def report_lives(self) -> None:

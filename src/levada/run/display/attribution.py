@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
+from levada.run.bottleneck import OUTSIDE_WORDS
 from levada.run.display.printable import printable
 from levada.run.summary import WorkerTimes
 
 MOST_COLUMNS = 6
 """Number of workers that have a column of their own. Of more, the mean is shown."""
 
-_OUTSIDE = "metrics, display, checkpoints"
-_RUNNER = {"outside": _OUTSIDE, "transport": "transport", "starting": "starting"}
+_RUNNER = {"outside": OUTSIDE_WORDS, "transport": "transport", "starting": "starting"}
 
 
 def time_table(workers: Mapping[str, WorkerTimes]) -> Table:

@@ -95,11 +95,11 @@ def test_a_killed_inference_is_started_again_and_changes_no_bit():
 def test_nothing_is_left_behind():
     for inference in ELSEWHERE:
         learned(samples.small_ppo(0), Processes(workers=2, inference=inference), 2)
-    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    descriptors, threads = len(os.listdir("/proc/self/fd")), set(threading.enumerate())
     for inference in ELSEWHERE:
         learned(samples.small_ppo(0), Processes(workers=2, inference=inference), 2)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors  # those of other tests may be closed meanwhile
+    assert not set(threading.enumerate()) - threads
 
 
 def test_other_places_are_refused():

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from textwrap import dedent
 
@@ -43,7 +44,7 @@ class Births:
             unread = select.poll()
             unread.register(writer, 0)
             unread.poll(
-                5_000.0
+                60_000.0
             )  # the forkserver has an end of the pipe, too, for a moment; now there is nobody to read
         os.close(process)
         again, told = os.pipe()
@@ -94,14 +95,14 @@ def test_workers_that_are_killed_as_soon_as_they_are_forked_change_nothing(monke
 
 def test_a_worker_that_is_stopped_as_soon_as_it_is_forked_is_missed(monkeypatch):
     births, failures = Births(monkeypatch), Failures()
-    with Processes(workers=1, hang_timeout_s=5.0).open(remembering(), seed=1, instruments=[failures]) as run:
+    with Processes(workers=1, hang_timeout_s=15.0).open(remembering(), seed=1, instruments=[failures]) as run:
         reach(run, 4)
-        monkeypatch.setattr(workers, "START_S", 15.0)
+        monkeypatch.setattr(workers, "START_S", 5.0)
         births.plans = [(signal.SIGSTOP,)]
         os.kill(run.worker_pids[0], signal.SIGKILL)
         reach(run, 8)
         assert counted(run) == UNDISTURBED
-    assert failures.seen == ["the worker ended by SIGKILL", "the worker ended after 5 s without a sign of life"]
+    assert failures.seen == ["the worker ended by SIGKILL", "the worker ended after 15 s without a sign of life"]
 
 
 def test_workers_that_never_start_end_the_run(monkeypatch):
@@ -146,6 +147,19 @@ def server():
     return forkserver._forkserver._forkserver_pid
 
 
+def status(pid):
+    """State of a process, and its parent."""
+    state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return state, int(parent)
+
+
+def stop(pid):
+    """Stop a process. It stops when it is its turn, and only then is seen to."""
+    os.kill(pid, signal.SIGSTOP)
+    while status(pid)[0] not in "Tt":
+        time.sleep(0.01)
+
+
 def test_workers_do_not_need_the_forkserver():
     failures = Failures()
     with Processes(workers=2).open(samples.counting_flow(samples.Numbers()), seed=1, instruments=[failures]) as run:
@@ -160,14 +174,36 @@ def test_workers_do_not_need_the_forkserver():
 
 def test_a_forkserver_that_was_stopped_holds_up_nothing():
     with Processes(workers=2).open(samples.counting_flow(samples.Numbers()), seed=1) as run:
-        os.kill(server(), signal.SIGSTOP)
+        stop(server())
         os.kill(run.worker_pids[0], signal.SIGKILL)
         reach(run, 2)  # with a worker that another one has forked
-        os.kill(server(), signal.SIGSTOP)
+        stop(server())
 
 
-def test_a_forkserver_that_is_killed_and_not_gone_yet_costs_no_attempt(tmp_path):
+def test_a_learner_in_a_process_starts_workers_from_the_forkserver_that_forked_it():
+    """Another one would load everything again."""
+    with Processes(workers=2, learner="worker").open(samples.counting_flow(samples.Numbers()), seed=1) as run:
+        reach(run, 1)
+        assert {status(pid)[1] for pid in run.worker_pids} == {server()}
+
+
+@pytest.mark.parametrize("lose", [lambda pid: os.kill(pid, signal.SIGKILL), stop], ids=["killed", "stopped"])
+def test_a_learner_in_a_process_whose_forkserver_is_lost_starts_another_one(lose):
+    with Processes(workers=1, learner="worker").open(remembering(), seed=1) as run:
+        reach(run, 4)
+        before, lost = set(run.worker_pids), server()
+        lose(lost)
+        os.kill(min(before), signal.SIGKILL)
+        reach(run, 8)
+        assert counted(run) == UNDISTURBED
+        [pid] = run.worker_pids
+        assert pid not in before and status(pid)[1] != lost
+    assert not is_alive(pid)
+
+
+def test_a_forkserver_that_is_killed_and_not_gone_yet_costs_no_attempt(tmp_path, monkeypatch):
     """Its sockets are closed some time before it can be waited for; until then it refuses everyone, and counts as alive."""
+    monkeypatch.setattr("levada.runners.processes.ipc.child.PATIENCE_S", 60.0)
     prepare()
     dying = server()
     with socket.socket(socket.AF_UNIX) as deaf:
@@ -212,7 +248,7 @@ def test_signals_of_the_group_do_not_end_the_forkserver(tmp_path):
     environment = os.environ | {"PYTHONPATH": f"{Path(samples.__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"}
     environment["TMPDIR"] = str(temporary)
     command = [sys.executable, tmp_path / "main.py"]
-    done = subprocess.run(command, env=environment, timeout=120, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, timeout=600, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert not list(temporary.iterdir())
@@ -234,6 +270,7 @@ ENDING = """
             return found
 
         os.getppid = asked
+        forkserver._ENDING_S = 120.0  # the parent may be slow
         forkserver._remove(sys.argv[1], parent)
         print("removed" if not os.path.exists(sys.argv[1]) else "left", flush=True)
         os._exit(0)
@@ -246,5 +283,5 @@ def test_the_folder_of_a_process_that_is_just_ending_is_removed(tmp_path):
     """Its descriptors are closed, which ends the forkserver, while it still counts as the parent."""
     (folder := tmp_path / "folder").mkdir()
     command = [sys.executable, "-c", dedent(ENDING), str(folder)]
-    done = subprocess.run(command, timeout=120, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, timeout=600, check=True, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("removed\n", "")

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 from support.processes import samples
+from support.processes.interrupting import interrupted_after
 from support.processes.main_process import MainProcess, is_alive
 from support.processes.replays import end, replay_flow
 
@@ -123,9 +124,9 @@ def test_a_learner_that_hangs_is_replaced(tmp_path, caplog):
 
 
 def test_a_learner_that_waits_for_long_is_left_alone():
-    flow = samples.counting_flow(samples.Sleeping(1.0))
-    with Processes(workers=1, learner="worker", hang_timeout_s=2.0, max_restarts=0).open(flow, seed=1) as run:
-        assert next(iter(run)).firing == 1  # after four such items, which take longer than the learner may be silent
+    flow = samples.counting_flow(samples.Sleeping(1.0), shards=10)
+    with Processes(workers=1, learner="worker", hang_timeout_s=6.0, max_restarts=0).open(flow, seed=1) as run:
+        assert next(iter(run)).firing == 1  # after ten such items, which take longer than the learner may be silent
 
 
 def test_a_learner_that_is_gone_when_it_is_asked_for_its_state_comes_back():
@@ -172,15 +173,12 @@ def test_a_question_that_raises_is_answered_and_the_process_goes_on():
 def test_what_hangs_when_it_is_interrupted_is_not_trained_again(monkeypatch, tmp_path):
     monkeypatch.setattr("levada.runners.processes.learner.handle.PATIENCE_S", 0.3)
     flow = samples.counting_flow(samples.Numbers())
-    object.__setattr__(flow.nodes["learn"], "work", samples.Stuck())
+    object.__setattr__(flow.nodes["learn"], "work", samples.Stuck(marker=tmp_path / "stuck"))
     with THERE.open(flow, seed=1) as run:
         reports = iter(run)
         assert next(reports).firing == 1
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted_after(tmp_path / "stuck"):
             next(reports)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         for ask in (run.statistics, run.save):
             with pytest.raises(WorkerError, match="what was learned since it was saved last is lost"):
                 ask()
@@ -238,6 +236,6 @@ def test_nothing_is_left_behind():
         next(iter(run))
         pids = [run.learner_pid, *run.worker_pids]
     assert not any(map(is_alive, pids))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     with suppress(ProcessLookupError):
         os.kill(pids[0], 0)

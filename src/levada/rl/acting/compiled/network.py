@@ -37,9 +37,14 @@ class JaxNetwork:
         stacks = [self._policy] if self._value is None else [self._policy, self._value]
         self.weights: tuple[str, ...] = tuple(dict.fromkeys(name for stack in stacks for name in stack.weights))
         """Names of the weights that the network is computed from."""
+        self._matrices = frozenset(name for stack in stacks for name in stack.matrices)
+
+    def prepared(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the weights as the other methods take them: matrices are transposed once, and not at each step."""
+        return {name: array.T if name in self._matrices else array for name, array in weights.items()}
 
     def row(self, weights: Mapping[str, Any], obs: Any) -> Any:
-        """Return rows of the head's parameters ``[N, row_size]``."""
+        """Return rows of the head's parameters ``[N, row_size]``. `weights`: as `prepared` returns them."""
         return self._policy(weights, obs)
 
     @property
@@ -48,7 +53,7 @@ class JaxNetwork:
         return self._value is not None
 
     def value(self, weights: Mapping[str, Any], obs: Any) -> Any:
-        """Return values ``[N]``."""
+        """Return values ``[N]``. `weights`: as `prepared` returns them."""
         assert self._value is not None
         return self._value(weights, obs)[:, 0]
 
@@ -77,6 +82,8 @@ class _Stack:
         self._layers = in_module(layers)
         self._inputs = inputs
         self._tail = tail
+        self.matrices: list[str] = [layer.weight for layer in self._layers if isinstance(layer, Dense)]
+        """Names of the weights that `JaxNetwork.prepared` transposes."""
         named = [name for layer in self._layers for name in (layer.weight, layer.bias) if name is not None]
         moments = [f"{name}.{part}" for name in inputs.normalizers.values() for part in ("mean", "var")]
         self.weights = (*named, *moments, *(() if tail is None else (tail,)))
@@ -104,7 +111,7 @@ class _Stack:
 
 
 def _dense(layer: Dense, weights: Mapping[str, Array], x: Any) -> Any:
-    y = x @ weights[layer.weight].T
+    y = x @ weights[layer.weight]
     return y if layer.bias is None else y + weights[layer.bias]
 
 

@@ -26,7 +26,7 @@ from levada.rl.compute.xla import JaxPlace
 from levada.rl.data.device_array import DeviceArray
 from levada.rl.data.spaces import ACTION_MASK, OBS, Array, Nest, allocate, has_action_mask, leaves, map_nest
 from levada.rl.envs.batch import EnvBatch
-from levada.rl.envs.functional.env import FunctionalEnv, Running, advance
+from levada.rl.envs.functional.env import FunctionalEnv, Running, advance, keys_ahead
 from levada.rl.envs.functional.vector import FunctionalVectorEnv
 from levada.rl.policies.heads.base import ActionHead
 from levada.rl.policies.layers import NumpyLayers
@@ -130,21 +130,22 @@ def _rollout(
     env: FunctionalEnv, network: JaxNetwork, head: ActionHead, has_mask: bool, bounds: tuple[Array, Array] | None,
     shapes: Mapping[str, tuple[int, ...]], packed: Any, running: Running, noise: Any,
 ) -> tuple[Running, RolledOut]:  # fmt: skip
-    weights = _unpacked(packed, shapes)
+    weights = network.prepared(_unpacked(packed, shapes))
+    keys = keys_ahead(running, *noise.shape[:2])
 
     def split(obs: Any) -> tuple[Nest, Any]:
         return (obs[OBS], obs[ACTION_MASK]) if has_mask else (obs, None)
 
-    def step(running: Running, noise_t: Any) -> tuple[Running, Steps]:
-        obs = running.obs
+    def step(running: Running, given: tuple[Any, Any]) -> tuple[Running, Steps]:
+        obs, (noise_t, keys_t) = running.obs, given
         inner, mask = split(obs)
         row = network.row(weights, inner)
         action = head.choose(jnp, row, noise_t, mask)
         taken = action if bounds is None else jnp.clip(action, *bounds)
-        after, came = advance(env, running, taken)
+        after, came = advance(env, running, taken, keys_t)
         return after, Steps(obs, action, row, came.reward, came.terminated, came.truncated, came.last_obs)
 
-    running, steps = jax.lax.scan(step, running, noise)
+    running, steps = jax.lax.scan(step, running, (noise, keys))
     inner, mask = split(map_nest(_flat, steps.obs))
     shape = steps.reward.shape
     log_prob = head.log_prob(_flat(steps.row), _flat(steps.action), None if mask is None else mask != 0, jnp).reshape(

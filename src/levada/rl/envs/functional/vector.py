@@ -17,7 +17,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from levada.rl.data.spaces import Array
-from levada.rl.envs.functional.env import FunctionalEnv, Running, advance, begin
+from levada.rl.envs.functional.env import FunctionalEnv, Running, advance, begin, keys_ahead
 from levada.rl.envs.functional.libraries import make_functional
 
 __all__ = ["FunctionalVectorEnv", "make_functional"]
@@ -66,7 +66,10 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
 
     @cached_property
     def _advance(self) -> Any:
-        return jax.jit(partial(advance, self.functional))
+        def step(running: Running, action: Any) -> Any:
+            return advance(self.functional, running, action, keys_ahead(running, 1, self.num_envs)[0])
+
+        return jax.jit(step)
 
     @cached_property
     def _structure(self) -> Any:

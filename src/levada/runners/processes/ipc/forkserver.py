@@ -35,6 +35,10 @@ _FOLDER = "LEVADA_FORKSERVER_FOLDER"
 process removes unless it is killed. No folder if it belongs to another process."""
 _lock = threading.Lock()
 """Several runs may start at once, each in a thread, and they all share the environment."""
+_ENDING_S = 1.0
+"""Time that a process may take to end once it was killed, or its descriptors were closed, in seconds."""
+_forked_by: int | None = None
+"""Process id of the forkserver that forked this process, which starts its own children from there, too."""
 
 
 LONGEST_TMPDIR = 75
@@ -80,24 +84,54 @@ def prepare() -> None:
         os.environ[_FOLDER] = f"{os.getpid()} {util.get_temp_dir() if is_main else ''}"
         try:
             with _signals_held():
-                forkserver.ensure_running()
+                _server().ensure_running()
         finally:
             del os.environ[_FOLDER]
 
 
+def _server() -> Any:
+    """Return multiprocessing's forkserver of this process, running or not."""
+    return forkserver._forkserver
+
+
 def _forget() -> None:
     """Forget the parent's forkserver and folder in a process forked by the user's program; it creates its own."""
+    global _lock, _forked_by
     multiprocessing.current_process()._config["tempdir"] = None  # type: ignore[attr-defined]
-    server: Any = forkserver._forkserver
+    server = _server()
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
-    server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
     server._lock = threading.Lock()
-    global _lock
     _lock = threading.Lock()
+    vars(server).pop("ensure_running", None)
+    knows_no_key = not hasattr(server, "_forkserver_authkey")  # from Python 3.14 on, only who started it may ask it
+    if _shield is not None and _shield.is_parent and knows_no_key:  # multiprocessing fills in the descriptor
+        _forked_by = os.getppid()
+        server.ensure_running = _ensure_running
+        return
+    _forked_by = None
+    server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+def _ensure_running() -> None:
+    """Use the forkserver that forked this process, where all is loaded, as long as it is alive; then start another one."""
+    global _forked_by
+    if os.getppid() == _forked_by:
+        return
+    server, _forked_by = _server(), None
+    del server.ensure_running
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = server._forkserver_address = None
+    server.ensure_running()
+
+
+def _pid() -> int | None:
+    """Return the process id of the forkserver in use, if there is any."""
+    own: int | None = _server()._forkserver_pid
+    return own if own is not None or os.getppid() != _forked_by else _forked_by
 
 
 def replace_stopped() -> None:
@@ -107,18 +141,28 @@ def replace_stopped() -> None:
 
 
 def _end_if_stopped() -> None:
-    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    pid = _pid()
     if pid is None:
         return
     with suppress(OSError, IndexError):  # no /proc, or it has ended
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
             os.kill(pid, signal.SIGKILL)
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # left to the process that started it
+            if pid == _forked_by:
+                _await_another_parent(pid)
+            else:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # left to the process that started it
+
+
+def _await_another_parent(parent: int) -> None:
+    """Wait for the end of this process's parent."""
+    deadline_s = time.monotonic() + _ENDING_S
+    while os.getppid() == parent and time.monotonic() < deadline_s:
+        time.sleep(0.005)
 
 
 def await_end(patience_s: float) -> None:
     """Wait for a forkserver that refuses connections to end: once killed, it still counts as alive for a while."""
-    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    pid = _pid()
     try:
         process = -1 if pid is None else os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, or not permitted; or it has already ended
@@ -154,9 +198,14 @@ class _Shield:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came.append(number)
 
+    @property
+    def is_parent(self) -> bool:
+        """Whether the forkserver is the parent of this process."""
+        return os.getppid() == self._server
+
     def _settle(self) -> None:
         """In a new process: leave signals to the main process if it is one of levada's; otherwise restore and raise them."""
-        if os.getppid() != self._server:
+        if not self.is_parent:
             return
         if multiprocessing.current_process().name.startswith(OURS):
             leave_signals_to_main()
@@ -167,22 +216,17 @@ class _Shield:
             signal.raise_signal(came)
 
 
-_ENDING_S = 1.0
-"""Time that a process may take to end once its descriptors are closed, in seconds."""
-
-
 def _remove(folder: str, parent: int) -> None:
     """Remove the folder, unless the parent is alive: it still uses it, and removes it itself.
 
     The forkserver ends when descriptors of its parent are closed, which happens shortly before the parent's own end.
     """
-    deadline_s = time.monotonic() + _ENDING_S
-    while os.getppid() == parent and time.monotonic() < deadline_s:
-        time.sleep(0.005)
+    _await_another_parent(parent)
     if os.getppid() != parent:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+_shield: _Shield | None = None
 # this is the forkserver: it ends after all processes it serves
 if (_known := os.environ.pop(_FOLDER, None)) is not None:
     os.dup2(2, 1)  # stdout belongs to the main process: output of user code in the children goes to stderr
