@@ -147,6 +147,40 @@ def test_several_runs_are_side_by_side(chromium, finished, going_on):
         page.close()
 
 
+def test_rows_beyond_a_step_that_the_run_was_resumed_at_are_not_drawn(chromium, finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    rows = [{"step": step, "charts/episodic_return": step / 1000} for step in (1000, 2000, 3000, 4000, 1500, 2500)]
+    (run / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    with served(run) as url:
+        page = opened(chromium, url)
+        page.wait_for_selector(".u-over")
+        page.locator(".u-over").scroll_into_view_if_needed()
+        shown = {}
+        for place in (0.0, 0.5, 0.99):  # step 1000, between 1500 and 2000, and the last one
+            box = page.locator(".u-over").bounding_box()
+            page.mouse.move(box["x"] + place * box["width"], box["y"] + box["height"] / 2)
+            shown[place] = page.locator(".u-legend .u-value").all_inner_texts()
+        assert shown == {0.0: ["1,000", "1"], 0.5: ["1,500", "1.5"], 0.99: ["2,500", "2.5"]}
+        assert page.problems == []
+        page.close()
+
+
+def test_workers_are_in_the_order_of_the_run_however_late_they_come(chromium, finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    frame = FrameReader(run).first()[-1]
+    [worker] = list(frame.workers.values())[:1]
+    file = FrameFile(run)
+    with served(run) as url:
+        page = opened(chromium, url)
+        for names in (["main", "worker 1"], ["main", "worker 0", "worker 1", "evaluator 0"]):
+            file.write(msgspec.structs.replace(frame, workers=dict.fromkeys(names, worker)))
+            until(lambda names=names: page.locator(".strips .name").all_inner_texts() == names)
+        page.close()
+    file.close()
+
+
 def test_a_finished_run_says_why_it_ended(chromium, finished):
     with served(finished) as url:
         page = opened(chromium, url)

@@ -69,16 +69,25 @@ export class RunState {
   private append(columns: Record<string, (number | null)[]>): void {
     const num = Math.max(0, ...Object.values(columns).map((column) => column.length));
     for (const name of Object.keys(columns)) this.columns[name] ??= Array<null>(this.numRows).fill(null);
-    for (const [name, column] of Object.entries(this.columns)) {
-      const added = columns[name] ?? Array<null>(num).fill(null);
-      for (const value of added) column.push(value);
+    for (let row = 0; row < num; row += 1) {
+      this.rewind(columns["step"]?.[row] ?? Infinity);
+      for (const [name, column] of Object.entries(this.columns)) column.push(columns[name]?.[row] ?? null);
+      this.numRows += 1;
     }
-    this.numRows += num;
     if (this.numRows > MOST_ROWS) {
       for (const [name, column] of Object.entries(this.columns)) {
         this.columns[name] = column.filter((_, index) => index % 2 === 0 || index === this.numRows - 1);
       }
       this.numRows = Object.values(this.columns)[0]?.length ?? 0;
+    }
+  }
+
+  /** Forget rows beyond a step: the run was resumed there. `levada compare` reads metrics likewise. */
+  private rewind(step: number): void {
+    const steps = this.columns["step"] ?? [];
+    while ((steps.at(-1) ?? 0) > step) {
+      for (const column of Object.values(this.columns)) column.pop();
+      this.numRows -= 1;
     }
   }
 }

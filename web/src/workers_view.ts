@@ -23,6 +23,7 @@ const WORDS: Record<Activity, string> = {
 };
 
 interface Strip {
+  item: HTMLElement;
   canvas: HTMLCanvasElement;
   words: HTMLElement;
 }
@@ -42,7 +43,9 @@ export class WorkersView {
   show(state: RunState): void {
     const last = state.last;
     if (!last) return;
-    for (const name of Object.keys(last.workers)) {
+    const names = Object.keys(last.workers);
+    if (names.some((name) => !this.strips.has(name))) this.list.append(...names.map((name) => this.strip(name).item));
+    for (const name of names) {
       const strip = this.strip(name);
       this.draw(strip.canvas, name, state.frames);
       this.tell(strip, name, last, state.before(5));
@@ -53,9 +56,9 @@ export class WorkersView {
     let strip = this.strips.get(name);
     if (!strip) {
       const canvas = make("canvas", { height: String(HEIGHT), "aria-hidden": "true" });
-      strip = { canvas, words: make("span", { class: "doing" }) };
+      const words = make("span", { class: "doing" });
+      strip = { item: make("li", {}, make("span", { class: "name" }, name), canvas, words), canvas, words };
       this.strips.set(name, strip);
-      this.list.append(make("li", {}, make("span", { class: "name" }, name), canvas, strip.words));
     }
     return strip;
   }
