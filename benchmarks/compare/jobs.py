@@ -14,6 +14,7 @@ from benchmarks.compare.multi_agent_presets import MAPPO_SPREAD, TWO_POLICIES
 from benchmarks.compare.off_policy_presets import DQN_CARTPOLE, SAC_HALFCHEETAH
 from benchmarks.compare.presets import PPO_CARTPOLE, Benchmark, Form, Preset
 from benchmarks.compare.ray_presets import RAY_IMPALA_CARTPOLE
+from levada.rl.policies.precision import has_bfloat16
 
 Part = Literal["warm-up", "steps/s", "parts", "solve", "threads"]
 """What a process is run for; a warm-up is not counted."""
@@ -179,7 +180,7 @@ def _throughput(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
     if plan.benchmark.parts is not None and not plan.only_peers:
         yield Job(part="parts", benchmark=plan.benchmark, is_levada=True, preset=preset, turn=turn, num_env_steps=None)
     peer = (None,) if preset.script else ()
-    for form in peer if plan.only_peers else (*peer, *preset.forms):
+    for form in peer if plan.only_peers else (*peer, *filter(_is_native, preset.forms)):
         yield Job(
             part="steps/s",
             benchmark=plan.benchmark,
@@ -190,6 +191,11 @@ def _throughput(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
             num_env_steps=plan.steps(preset, is_levada=form is not None),
             threads=preset.threads,
         )
+
+
+def _is_native(form: Form) -> bool:
+    """Whether the processor has the form's floating-point format. Where bfloat16 is emulated, a turn takes ten times as long."""
+    return form.fields.get("precision") != "bfloat16" or has_bfloat16()
 
 
 def _threads(plan: Plan, preset: Preset, turn: int) -> Iterator[Job]:
