@@ -13,13 +13,12 @@ from rich.console import Console
 from benchmarks import growth, presets
 from benchmarks._growth.axis import Curve, Side, curves, take_turns
 from benchmarks._scaling.nodes import tables
-from benchmarks.compare.jobs import BENCHMARKS, Plan, make_jobs
+from benchmarks.compare.jobs import BENCHMARKS, Job, Plan, make_jobs
 from benchmarks.compare.run import parse
 from levada.algorithms.registry import find_algorithm
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_levada_accepts_the_settings_of_its_peers(name: str) -> None:
+def all_jobs(name: str) -> list[Job]:
     benchmark = BENCHMARKS[name]
     peers = tuple(preset.peer for preset in benchmark.presets)
     settings = tuple(preset.name for preset in benchmark.presets)
@@ -27,10 +26,24 @@ def test_levada_accepts_the_settings_of_its_peers(name: str) -> None:
         name=name, peers=peers, settings=settings, runs=1, seed=0, quick=True, only_peers=False, compare_threads=False,
         json=None,
     )  # fmt: skip
-    jobs = [job for job in make_jobs(plan) if job.form is not None]
-    assert {job.form.name for job in jobs if job.form} == {form.name for p in benchmark.presets for form in p.forms}
+    return [*make_jobs(plan)]
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_levada_accepts_the_settings_of_its_peers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.compare.jobs.has_bfloat16", lambda: True)
+    jobs = [job for job in all_jobs(name) if job.form is not None]
+    forms = {form.name for preset in BENCHMARKS[name].presets for form in preset.forms}
+    assert {job.form.name for job in jobs if job.form} == forms
     for job in jobs:
         find_algorithm(job.algorithm)(**job.levada_fields)
+
+
+@pytest.mark.parametrize("has_it", [False, True])
+def test_bfloat16_is_left_out_where_the_processor_emulates_it(has_it: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.compare.jobs.has_bfloat16", lambda: has_it)
+    forms = {job.form.name for job in all_jobs("mappo-spread") if job.form}
+    assert forms == {"2 workers", "inline", *(["2 workers, bfloat16", "inline, bfloat16"] if has_it else [])}
 
 
 def test_settings_are_chosen_by_their_names() -> None:

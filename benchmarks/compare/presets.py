@@ -16,8 +16,9 @@ from typing import Final, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A way in which levada runs: where, how far apart sampling and learning may be, and what compiles its updates. Left out if it
-    computes in bfloat16 and the processor does not.
+    """A way in which levada runs: where, how far apart sampling and learning may be, and what compiles its updates.
+
+    One that computes in bfloat16 is left out where the processor does not.
     """
 
     name: str
