@@ -49,7 +49,8 @@ def test_results_and_gradients_are_those_of_scaled_images(sizes: tuple[int, ...]
     parameters = list(layer.parameters())
     ours, theirs = (torch.autograd.grad((of * factors).sum(), parameters) for of in (made, expected))
     for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        # A gradient sums thousands of terms: its rounding goes with the largest, however small the sum itself is.
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * float(other.abs().max()))
 
 
 @pytest.mark.parametrize("sizes", BLOCKWISE + OTHERWISE, ids=str)
