@@ -85,7 +85,7 @@ def _compare(name: str, case: Case, is_verbose: bool) -> None:
     planned_s = time.perf_counter() - start_s
     speeds = {candidate: probe(flows, candidate, 0).steps_per_s for candidate in possible}
     ranked = sorted(possible, key=speeds.__getitem__, reverse=True)
-    finalists = list(dict.fromkeys([*ranked[:FINALISTS], plan.best.candidate]))
+    finalists = list(dict.fromkeys([*ranked[:FINALISTS], plan.best]))
     longer: dict[Candidate, list[float]] = {candidate: [] for candidate in finalists}
     before_s, probes.PROBE_S = probes.PROBE_S, LONG_S
     for _ in range(TURNS):
@@ -94,10 +94,10 @@ def _compare(name: str, case: Case, is_verbose: bool) -> None:
     probes.PROBE_S = before_s
     medians = {candidate: statistics.median(found) for candidate, found in longer.items()}
     best = max(finalists, key=medians.__getitem__)
-    ratio = statistics.median(own / other for own, other in zip(longer[plan.best.candidate], longer[best], strict=True))
+    ratio = statistics.median(own / other for own, other in zip(longer[plan.best], longer[best], strict=True))
     print(
-        f"{name:16} {len(possible):10} {len(plan.probed):6} {planned_s:7.1f} {ratio:12.1%}  {plan.best.candidate} "
-        f"({medians[plan.best.candidate]:,.0f}/s); {best} ({medians[best]:,.0f}/s)",
+        f"{name:16} {len(possible):10} {len(plan.probed):6} {planned_s:7.1f} {ratio:12.1%}  {plan.best} "
+        f"({medians[plan.best]:,.0f}/s); {best} ({medians[best]:,.0f}/s)",
         flush=True,
     )
 

@@ -147,4 +147,4 @@ def probed_text(probed: Probed) -> str:
 
 def chosen_text(plan: Plan) -> str:
     """Describe a choice in a line."""
-    return f"auto: chose {plan.best.candidate}, after {plural(len(plan.probed), 'probe')} of {plan.num_candidates:,} candidates"
+    return f"auto: chose {plan.best}, after {plural(len(plan.probed), 'probe')} of {plan.num_candidates:,} candidates"

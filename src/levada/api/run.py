@@ -325,7 +325,7 @@ def resolve_deployment(place: Deployment, flow: Flow, seed: int, threads: int, d
         with sys_exit_is_an_error():
             plan = place.search(flow, seed=seed, on_probe=lambda probed: display.note(probed_text(probed)))
         display.note(chosen_text(plan))
-        place = plan.best.candidate.place
+        place = plan.best.place
     if isinstance(place, Processes):
         check_start(flow, sends_all=place.sends_learners)
     return place

@@ -236,7 +236,7 @@ def _planned(
     )
     plan = planner.plan(seed=options.seed, on_probe=lambda probed: display.note(probed_text(probed)))
     display.note(chosen_text(plan))
-    best = plan.best.candidate
+    best = plan.best
     changes = dict(best.variant.changes)
     return (
         dataclasses.replace(config, **changes),

@@ -1,5 +1,7 @@
 """`--on auto` with real runs, briefly."""
 
+from statistics import fmean
+
 import pytest
 from support.processes import samples
 
@@ -25,8 +27,8 @@ def flow(seconds: float, max_lag: int = 0) -> Flow:
 
 def test_a_source_that_waits_gets_workers():
     plan = Auto().search(flow(0.01))
-    assert plan.best.candidate.workers >= 2
-    assert plan.best.measured == max(each.measured for each in plan.probed)
+    assert plan.best.workers >= 2
+    assert plan.steps_per_s == fmean(each.measured for each in plan.probed if each.candidate == plan.best)
     assert str(plan.probed[0].candidate) == "inline"
 
 

@@ -76,7 +76,7 @@ class Auto:
         self, flow: Flow, *, seed: int = 0, on_probe: Callable[[Probed], None] = lambda probed: None
     ) -> Inline | Threads | Processes:
         """Return the fastest deployment of a flow, with its settings as they are."""
-        return self.search(flow, seed=seed, on_probe=on_probe).best.candidate.place
+        return self.search(flow, seed=seed, on_probe=on_probe).best.place
 
     def open(self, flow: Flow, **options: Unpack[OpenOptions]) -> Run:
         """Choose a deployment, and open the flow there."""
