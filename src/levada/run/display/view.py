@@ -105,6 +105,8 @@ def goal_text(until: Until, view: View) -> str | None:
     '34% of 60,000 steps, 12 s left'
     >>> goal_text(Until.parse("minutes=2 updates=1e6"), view)
     '8.3% of 2 minutes, 2 min left'
+    >>> goal_text(Until.parse("minutes=1"), view)
+    '16% of 1 minute, 50 s left'
     """
     versions = view.statistics.versions  # each of several learners must get there
     slowest = min(versions.values()) if len(versions) > 1 else view.updates
@@ -127,7 +129,8 @@ def goal_text(until: Until, view: View) -> str | None:
     left_s, rest, name, goal = min(found)
     share = 1.0 - max(0.0, rest)
     percent = f"{math.floor(share * 100)}%" if share >= 0.1 else f"{share:.1%}"
-    return f"{percent} of {goal:,} {name}" + ("" if math.isinf(left_s) or share == 1.0 else f", {left_text(left_s)}")
+    unit = name.removesuffix("s") if goal == 1 else name
+    return f"{percent} of {goal:,} {unit}" + ("" if math.isinf(left_s) or share == 1.0 else f", {left_text(left_s)}")
 
 
 def bottleneck_text(view: View) -> str:
