@@ -27,8 +27,8 @@ class Machine:
     contention: float = 0.1
     """How much slower everything is if all cores are busy."""
     releases_gil: bool = False
-    in_turns: float = 0.0
-    """Part of the shorter of sampling and learning that does not overlap with the other."""
+    serial_fraction: float = 0.0
+    """Fraction of the shorter of sampling and learning that does not overlap with the longer, although a lag allows it."""
     item_steps: float = 256.0
 
     def measure(self, candidate: Candidate) -> Measured:
@@ -51,7 +51,7 @@ class Machine:
             if candidate.kind == "threads" and not self.releases_gil:
                 least_s = 1.3 * (cpu_s + learn_s)
             longer_s, shorter_s = sorted((sampling_s, learn_s + message_s), reverse=True)
-            together_s = longer_s + (self.in_turns if variant.overlaps else 1.0) * shorter_s
+            together_s = longer_s + (self.serial_fraction if variant.overlaps else 1.0) * shorter_s
             per_step_s = max(together_s, least_s)
         return Measured(
             steps_per_s=1.0 / per_step_s, sampling_s=cpu_s + self.wait_s, sampling_cpu_s=cpu_s,

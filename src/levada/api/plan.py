@@ -147,4 +147,5 @@ def probed_text(probed: Probed) -> str:
 
 def chosen_text(plan: Plan) -> str:
     """Describe a choice in a line."""
-    return f"auto: chose {plan.best}, after {plural(len(plan.probed), 'probe')} of {plan.num_candidates:,} candidates"
+    probes = plural(len(plan.probed), "probe")
+    return f"auto: chose {plan.best} ({plan.steps_per_s:,.0f} steps/s), after {probes} of {plan.num_candidates:,} candidates"

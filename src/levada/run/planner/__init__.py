@@ -1,9 +1,9 @@
-"""`--on auto`: where a run is fastest, and with which settings, found in a few probes of a second each.
+"""`--on auto`: where a run is fastest, and with which settings, found in at most eight probes of a second each.
 
     candidates      deployments and settings that are possible
     costs           what an env step costs, and how fast a candidate should be, given that
     probe           the measured speed and costs of a candidate
-    search          probes the most promising candidate, corrects the costs, and so on, until no other one promises more
+    search          probes the most promising candidate, corrects the costs, until no other one promises more; then tells apart close ones
 
 Spreeze (Hou et al. 2023, arXiv 2312.06126) and the scaling study of reinforcement learning for flow control by Jia and Xu (2024,
 arXiv 2402.11515) balance samplers, environments and learners by measuring as well; they measure the candidates in turn.

@@ -24,7 +24,7 @@ from levada.validation import NonNegativeInt, PositiveInt, check_fields
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """The fastest deployment, found by a few probes of a second each before the run.
+    """The fastest deployment, found by at most `max_probes` probes of a second each before the run.
 
     By itself it chooses among `inline`, `threads:N` and `processes:N`. The other fields allow it to change settings of the
     algorithm, too, which then appear in config.json. The number of env steps per update remains the same.
@@ -38,7 +38,7 @@ class Auto:
     max_threads: PositiveInt | None = None
     """Maximum number of threads of the learner. None: it remains as it is."""
     max_probes: PositiveInt = MAX_PROBES
-    """Maximum number of probes."""
+    """Maximum number of probes. All are used where candidates are of similar speed."""
 
     def __post_init__(self) -> None:
         check_fields(self, DeploymentError)

@@ -3,7 +3,7 @@
 Sampling takes processor time, and it waits, for a simulator in another process for example. Per env step, each is
 a + b / num_envs, for a step of a shard has a part that does not depend on the number of its environments. Let S be the time of
 the worker that samples the longest, and L that of learning. Without lag they take turns: an env step takes S + L. Otherwise it
-takes max(S, L), and more if they slow each other down. It never takes less than the processor time of all, divided by the number
+takes max(S, L), and more if they overlap only in part. It never takes less than the processor time of all, divided by the number
 of cores.
 
 What was not measured yet is assumed to be as good as it can be, within reason, so that the search tries it.
@@ -53,8 +53,8 @@ class Costs:
     """Everything that was measured so far."""
 
     num_cores: int
-    in_turns: float = 0.0
-    """Part of the shorter of sampling and learning that takes place before or after the other, though it need not."""
+    serial_fraction: float = 0.0
+    """Fraction of the shorter of sampling and learning that does not overlap with the longer, although a lag allows it."""
     probes: list[tuple[Candidate, Measured, float]] = field(default_factory=list)
     """Each candidate with what was measured, and the speed that the costs alone had predicted."""
 
@@ -93,7 +93,7 @@ class Costs:
         sampling_s = alone_s * candidate.longest + message_s
         least_s = (cpu_s + learning_cpu_s + message_s) / self.num_cores
         longer_s, shorter_s = max(sampling_s, learning_s), min(sampling_s, learning_s)
-        together_s = longer_s + (self.in_turns if candidate.variant.overlaps else 1.0) * shorter_s
+        together_s = longer_s + (self.serial_fraction if candidate.variant.overlaps else 1.0) * shorter_s
         return 1.0 / max(together_s, least_s)
 
     def _sampling_cpu_s(self, num_envs: int) -> float:

@@ -1,12 +1,12 @@
-"""The search: probe the candidate that promises most, correct the costs, and stop when no other one promises more. The remaining
-probes decide between candidates that are nearly as fast.
+"""The search: probe the candidate that promises most and correct the costs, until no other one promises more. The remaining
+probes tell apart candidates of similar speed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import mean
+from statistics import fmean
 
 from levada.run.planner.candidates import Candidate
 from levada.run.planner.costs import Costs, Measured
@@ -15,10 +15,12 @@ MAX_PROBES = 8
 """Most probes of a search."""
 WORTH_IT = 1.03
 """Speedup that a candidate must promise to be probed, and must have shown to be preferred to a simpler one."""
-_IN_TURNS = 0.2
-"""Part of the shorter of sampling and learning that is not expected to overlap, once everything promising was probed."""
-_RIVAL = 1.2
-"""Speedup that a single probe, which is noisy on a shared machine, cannot prove: closer candidates are probed again."""
+_SERIAL_FRACTION = 0.2
+"""Fraction of the shorter of sampling and learning that is assumed not to overlap, once everything promising was probed."""
+_CLOSE = 1.2
+"""Candidates whose speeds differ by less than this factor are probed again: one probe is too noisy to rank them."""
+_ENOUGH = 3
+"""Most probes of a candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,24 +63,23 @@ def search(
         on_probe: called after each.
 
     Returns:
-        The fastest of those that were probed; a simpler one if it is nearly as fast.
+        The fastest of those that were probed, by the mean of the probes of each; a simpler one if it is nearly as fast.
     """
-    found = _Found(candidates, Costs(num_cores), Costs(num_cores, in_turns=_IN_TURNS))
-    for choose in (found.first, found.promising, found.neglected, found.rival):
-        while len(found.probed) < max_probes and (following := choose()) is not None:
-            on_probe(found.learn(following, probe(following)))
+    found = _Found(candidates, Costs(num_cores), Costs(num_cores, serial_fraction=_SERIAL_FRACTION))
+    while len(found.probed) < max_probes and (following := found.following()) is not None:
+        on_probe(found.learn(following, probe(following)))
     best = found.best()
     return Plan(best=best, steps_per_s=found.speed(best), probed=found.probed, num_candidates=len(candidates))
 
 
 @dataclass
 class _Found:
-    """What was found so far, and which candidate is to be probed next, for each reason to probe one."""
+    """What was found so far, and which candidate is to be probed next."""
 
     candidates: Sequence[Candidate]
     costs: Costs
     cautious: Costs
-    """The same, if sampling and learning slow each other down."""
+    """The same, if sampling and learning overlap only in part."""
     probed: list[Probed] = field(default_factory=list)
     speeds: dict[Candidate, list[float]] = field(default_factory=dict)
     """Candidate -> the speed in each of its probes."""
@@ -94,7 +95,7 @@ class _Found:
 
     def speed(self, candidate: Candidate) -> float:
         """Return the speed of a candidate that was probed."""
-        return mean(self.speeds[candidate])
+        return fmean(self.speeds[candidate])
 
     @property
     def fastest(self) -> float:
@@ -107,27 +108,32 @@ class _Found:
             (each for each in self.speeds if WORTH_IT * self.speed(each) >= self.fastest), key=self.candidates.index
         )
 
-    def first(self) -> Candidate | None:
-        """The simplest one, from which everything else is predicted."""
-        return None if self.probed else self.candidates[0]
+    def following(self) -> Candidate | None:
+        """Return the candidate to be probed next; None: nothing is to be gained."""
+        if not self.probed:
+            return self.candidates[0]  # from which everything else is predicted
+        return self._promising() or self._neglected() or self._close()
 
-    def promising(self) -> Candidate | None:
-        """The one that promises most, if that is worth a probe."""
+    def _promising(self) -> Candidate | None:
+        """Return the one that promises most, if that is worth a probe."""
         following = max(self._left(), key=self.costs.promise, default=None)
         is_worth_it = following is not None and self.costs.promise(following) >= WORTH_IT * self.fastest
         return following if is_worth_it else None
 
-    def neglected(self) -> Candidate | None:
-        """The one that is predicted to be the fastest if sampling and learning slow each other down."""
+    def _neglected(self) -> Candidate | None:
+        """Return the one that is predicted to be the fastest if sampling and learning overlap only in part."""
         following = max(self._left(), key=self.cautious.predict, default=None)
-        is_faster = following is not None and self.cautious.predict(following) >= self.fastest
+        is_faster = following is not None and self.cautious.predict(following) > self.fastest
         return following if is_faster else None
 
-    def rival(self) -> Candidate | None:
-        """The one that was probed least among those that may be the fastest."""
-        rivals = [each for each in self.speeds if _RIVAL * self.speed(each) >= self.fastest]
-        least = min(rivals, key=lambda each: (len(self.speeds[each]), -self.speed(each)))
-        return least if len(rivals) > 1 else None
+    def _close(self) -> Candidate | None:
+        """Return the one that was probed least among those of similar speed. The fastest is probed twice in any case: it may have
+        been lucky.
+        """
+        close = [each for each in self.speeds if _CLOSE * self.speed(each) >= self.fastest]
+        least = min(close, key=lambda each: (len(self.speeds[each]), -self.speed(each)))
+        enough = 1 if len(self.speeds) == 1 else 2 if len(close) == 1 else _ENOUGH
+        return least if len(self.speeds[least]) < enough else None
 
     def _left(self) -> list[Candidate]:
         return [each for each in self.candidates if each not in self.speeds]
