@@ -38,7 +38,7 @@ class Auto:
     max_threads: PositiveInt | None = None
     """Maximum number of threads of the learner. None: it remains as it is."""
     max_probes: PositiveInt = MAX_PROBES
-    """Maximum number of probes. All are used where candidates are of similar speed."""
+    """Maximum number of probes."""
 
     def __post_init__(self) -> None:
         check_fields(self, DeploymentError)

@@ -74,7 +74,7 @@ def search(
 
 @dataclass
 class _Found:
-    """What was found so far, and which candidate is to be probed next."""
+    """Results of the probes so far, from which the next candidate and the best one are chosen."""
 
     candidates: Sequence[Candidate]
     costs: Costs
