@@ -3,9 +3,10 @@
     python benchmarks/planner.py                      # five environments that cost what they are told to, and three real ones
     python benchmarks/planner.py waiting ppo-cartpole
 
-Every candidate is measured by one probe, the best of them and the planner's choice again by longer ones, in turns. The best is
-that of the largest median. Prints, for each task, the number of candidates and of probes, both choices, and the median ratio of
-their speeds in the same turn, because a shared machine changes its speed from turn to turn.
+The planner searches three times. Every candidate is measured by one probe, the best of them and the planner's choices again by
+longer ones, in turns. The best is that of the largest median. Prints, for each task, the number of candidates and of probes, the
+choice that is the median of the three, the best candidate, and for each choice the median ratio of their speeds in the same turn,
+because a shared machine changes its speed from turn to turn.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that the e
 COSTLY = "benchmarks._costly:Costly-v0"
 SHORT = {"num_steps": 32}
 """Updates of 256 env steps, of which a probe of a second makes several."""
-FINALISTS, TURNS, LONG_S = 4, 6, 2.0
+SEARCHES, FINALISTS, TURNS, LONG_S = 3, 4, 6, 2.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--verbose", action="store_true", help="print each probe")
     options = parser.parse_args()
-    print(f"{'task':16} candidates probes seconds  of the best  choice; best")
+    print(f"{'task':16} candidates  probes seconds  of the best (each)       choice; best")
     for name in options.cases:
         _compare(name, CASES[name], options.verbose)
 
@@ -78,14 +79,17 @@ def _compare(name: str, case: Case, is_verbose: bool) -> None:
     flows = planner.variants()
     possible = list(candidates(list(flows), num_cores(), crosses_processes=True))
     start_s = time.perf_counter()
-    plan = search(
-        possible, lambda candidate: probe(flows, candidate, 0), num_cores=num_cores(),
-        on_probe=lambda probed: print(probed_text(probed)) if is_verbose else None,
-    )  # fmt: skip
-    planned_s = time.perf_counter() - start_s
+    plans = [
+        search(
+            possible, lambda candidate: probe(flows, candidate, 0), num_cores=num_cores(),
+            on_probe=lambda probed: print(probed_text(probed)) if is_verbose else None,
+        )
+        for _ in range(SEARCHES)
+    ]  # fmt: skip
+    planned_s = (time.perf_counter() - start_s) / SEARCHES
     speeds = {candidate: probe(flows, candidate, 0).steps_per_s for candidate in possible}
     ranked = sorted(possible, key=speeds.__getitem__, reverse=True)
-    finalists = list(dict.fromkeys([*ranked[:FINALISTS], plan.best]))
+    finalists = list(dict.fromkeys([*ranked[:FINALISTS], *(plan.best for plan in plans)]))
     longer: dict[Candidate, list[float]] = {candidate: [] for candidate in finalists}
     before_s, probes.PROBE_S = probes.PROBE_S, LONG_S
     for _ in range(TURNS):
@@ -94,10 +98,16 @@ def _compare(name: str, case: Case, is_verbose: bool) -> None:
     probes.PROBE_S = before_s
     medians = {candidate: statistics.median(found) for candidate, found in longer.items()}
     best = max(finalists, key=medians.__getitem__)
-    ratio = statistics.median(own / other for own, other in zip(longer[plan.best], longer[best], strict=True))
+    ratios = {
+        plan.best: statistics.median(own / other for own, other in zip(longer[plan.best], longer[best], strict=True))
+        for plan in plans
+    }
+    chosen = sorted((plan.best for plan in plans), key=ratios.__getitem__)
+    choice, each = chosen[SEARCHES // 2], " ".join(f"{ratios[candidate]:.1%}" for candidate in chosen)
+    num_probes = max(len(plan.probed) for plan in plans)
     print(
-        f"{name:16} {len(possible):10} {len(plan.probed):6} {planned_s:7.1f} {ratio:12.1%}  {plan.best} "
-        f"({medians[plan.best]:,.0f}/s); {best} ({medians[best]:,.0f}/s)",
+        f"{name:16} {len(possible):10} {num_probes:7} {planned_s:7.1f} {ratios[choice]:12.1%} ({each})  "
+        f"{choice} ({medians[choice]:,.0f}/s); {best} ({medians[best]:,.0f}/s)",
         flush=True,
     )
 

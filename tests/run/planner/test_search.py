@@ -116,13 +116,31 @@ def test_one_candidate_is_probed_once():
 
 def test_cheaper_sampling_is_tried_where_learning_takes_longer(monkeypatch):
     """The shorter of sampling and learning counts, too, because they overlap only in part."""
+    machine, possible = partly_overlapping()
+    assert search(possible, machine.measure, num_cores=2, max_probes=3).best == possible[2]
+    monkeypatch.setattr("levada.run.planner.search._SERIAL_FRACTION", 0.0)
+    assert search(possible, machine.measure, num_cores=2, max_probes=3).best == possible[1]
+
+
+def test_what_is_predicted_to_be_nearly_as_fast_gets_the_probes_that_are_left(monkeypatch):
+    monkeypatch.setattr("levada.run.planner.search._SERIAL_FRACTION", 0.0)
+    machine, possible = partly_overlapping()
+    plan = search(possible, machine.measure, num_cores=2)
+    assert [str(each.candidate) for each in plan.probed[:4]] == [
+        *map(str, possible[:2]),
+        str(possible[1]),
+        str(possible[2]),
+    ]
+    assert plan.best == possible[2]
+
+
+def partly_overlapping() -> tuple[Machine, list[Candidate]]:
+    """Return a machine and three candidates, of which the last is the fastest, but is not predicted to be."""
     machine = Machine(env_s=1e-6, vector_s=4e-4, learn_s=6e-5, contention=0.0, message_s=0.0, serial_fraction=0.5)
     few, many = (Variant(shards=1, num_envs=num, item_scale=1.0, overlaps=True) for num in (8, 16))
     possible = [Candidate("inline", 0, few), Candidate("processes", 1, few), Candidate("processes", 1, many)]
     assert machine.measure(possible[2]).steps_per_s > 1.1 * machine.measure(possible[1]).steps_per_s
-    assert search(possible, machine.measure, num_cores=2).best == possible[2]
-    monkeypatch.setattr("levada.run.planner.search._SERIAL_FRACTION", 0.0)
-    assert search(possible, machine.measure, num_cores=2).best == possible[1]
+    return machine, possible
 
 
 def test_of_equals_the_simplest_is_chosen():

@@ -1,5 +1,5 @@
 """The search: probe the candidate that promises most and correct the costs, until no other one promises more. The remaining
-probes tell apart candidates of similar speed.
+probes tell apart candidates of similar speed, and then go to those that are predicted to be nearly as fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ WORTH_IT = 1.03
 _SERIAL_FRACTION = 0.2
 """Fraction of the shorter of sampling and learning that is assumed not to overlap, once everything promising was probed."""
 _CLOSE = 1.2
-"""Candidates whose speeds differ by less than this factor are probed again: one probe is too noisy to rank them."""
+"""Candidates whose speeds differ by less than this factor are probed again: one probe is too noisy to rank them. Predictions are
+not exact, either, so what they say is slower by less than this factor gets the probes that are left.
+"""
 _ENOUGH = 3
 """Most probes of a candidate."""
 
@@ -112,7 +114,7 @@ class _Found:
         """Return the candidate to be probed next; None: nothing is to be gained."""
         if not self.probed:
             return self.candidates[0]  # from which everything else is predicted
-        return self._promising() or self._neglected() or self._close()
+        return self._promising() or self._neglected() or self._close() or self._nearly_as_fast()
 
     def _promising(self) -> Candidate | None:
         """Return the one that promises most, if that is worth a probe."""
@@ -134,6 +136,12 @@ class _Found:
         least = min(close, key=lambda each: (len(self.speeds[each]), -self.speed(each)))
         enough = 1 if len(self.speeds) == 1 else 2 if len(close) == 1 else _ENOUGH
         return least if len(self.speeds[least]) < enough else None
+
+    def _nearly_as_fast(self) -> Candidate | None:
+        """Return the one that is predicted to be the fastest of the rest, if that is close: it may be faster than predicted."""
+        following = max(self._left(), key=self.costs.predict, default=None)
+        is_close = following is not None and _CLOSE * self.costs.predict(following) >= self.fastest
+        return following if is_close else None
 
     def _left(self) -> list[Candidate]:
         return [each for each in self.candidates if each not in self.speeds]
