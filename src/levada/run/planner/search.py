@@ -19,7 +19,7 @@ _SERIAL_FRACTION = 0.2
 """Fraction of the shorter of sampling and learning that is assumed not to overlap, once everything promising was probed."""
 _CLOSE = 1.2
 """Candidates whose speeds differ by less than this factor are probed again: one probe is too noisy to rank them. Predictions are
-not exact, either, so what they say is slower by less than this factor gets the probes that are left.
+not exact, either: candidates that are predicted to be slower by less than this factor get the probes that are left.
 """
 _ENOUGH = 3
 """Most probes of a candidate."""
@@ -118,15 +118,11 @@ class _Found:
 
     def _promising(self) -> Candidate | None:
         """Return the one that promises most, if that is worth a probe."""
-        following = max(self._left(), key=self.costs.promise, default=None)
-        is_worth_it = following is not None and self.costs.promise(following) >= WORTH_IT * self.fastest
-        return following if is_worth_it else None
+        return self._best_left(self.costs.promise, WORTH_IT * self.fastest)
 
     def _neglected(self) -> Candidate | None:
         """Return the one that is predicted to be the fastest if sampling and learning overlap only in part."""
-        following = max(self._left(), key=self.cautious.predict, default=None)
-        is_faster = following is not None and self.cautious.predict(following) > self.fastest
-        return following if is_faster else None
+        return self._best_left(self.cautious.predict, self.fastest)
 
     def _close(self) -> Candidate | None:
         """Return the one that was probed least among those of similar speed. The fastest is probed twice in any case: it may have
@@ -139,9 +135,10 @@ class _Found:
 
     def _nearly_as_fast(self) -> Candidate | None:
         """Return the one that is predicted to be the fastest of the rest, if that is close: it may be faster than predicted."""
-        following = max(self._left(), key=self.costs.predict, default=None)
-        is_close = following is not None and _CLOSE * self.costs.predict(following) >= self.fastest
-        return following if is_close else None
+        return self._best_left(self.costs.predict, self.fastest / _CLOSE)
 
-    def _left(self) -> list[Candidate]:
-        return [each for each in self.candidates if each not in self.speeds]
+    def _best_left(self, speed: Callable[[Candidate], float], least: float) -> Candidate | None:
+        """Return the fastest of the candidates that were not probed, by this estimate, if it is above the least speed."""
+        left = [each for each in self.candidates if each not in self.speeds]
+        best = max(left, key=speed, default=None)
+        return best if best is not None and speed(best) > least else None
