@@ -175,9 +175,8 @@ def shown(url: str) -> Iterator[Callable[[], float]]:
     """Open a browser with the page; yields what measures its frames per second over five seconds."""
     from playwright.sync_api import sync_playwright
 
-    chromium = shutil.which("chromium")
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.goto(url)
 
@@ -203,6 +202,8 @@ def main() -> None:
     if options.run:
         run_it(Path(options.run[0]), float(options.run[1]))
         return
+    if shutil.which("chromium") is None:
+        parser.error("chromium is not installed, or not on PATH")
     seconds = 60.0 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"

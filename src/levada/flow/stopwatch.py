@@ -56,9 +56,14 @@ class Stopwatch:
     def begin(self, activity: Activity) -> Activity:
         """Begin an activity, and return the one before."""
         before = self._node, self._what
-        self._node, what = activity
-        self.do(what)
-        self._own = self._times_s.setdefault(self._node, defaultdict(float))
+        now_s = self._clock()
+        self._own[self._what] += now_s - self._since_s
+        self._node, self._what = activity
+        self._since_s = now_s
+        own = self._times_s.get(self._node)
+        if own is None:
+            own = self._times_s[self._node] = defaultdict(float)
+        self._own = own
         return before
 
     def restart(self) -> None:

@@ -47,7 +47,7 @@ FAILED = "failed"
 """`stopped_by` of a checkpoint that was saved because the run failed; such a run has no summary."""
 SOURCES_ENDED = "sources ended"
 """`Summary.stopped_by` if no work was left."""
-FULL_METRICS = 10_000
+FULL_METRICS = 1_000
 """Number of updates whose metrics are all written. Later metrics are thinned out, depending on their number alone."""
 SAVING_SHARE = 0.05
 """Maximum fraction of the time spent on saving checkpoints with `checkpoint_every_s`, however large they are."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from levada.flow.channels import Fixed
@@ -130,10 +129,11 @@ class SourceMachine:
 
     def blocked_by(self) -> TicketBook | None:
         """Return the channel that withholds tickets."""
-        for index in chain(range(self._withheld_at, len(self.channels)), range(self._withheld_at)):
-            if not self.channels[index].may_issue(self.stage.source):
-                self._withheld_at = index
-                return self.channels[index]
+        num, first = len(self.channels), self._withheld_at
+        for index in range(first, first + num):
+            if not self.channels[index % num].may_issue(self.stage.source):
+                self._withheld_at = index % num
+                return self.channels[index % num]
         self._withheld_at = 0
         return None
 

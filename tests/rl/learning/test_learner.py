@@ -323,6 +323,8 @@ def test_auto_compiles_only_what_earns_it(monkeypatch: pytest.MonkeyPatch) -> No
     live.num_minibatches = learner_module.MINIBATCHES_THAT_EARN_COMPILING
     assert live._mode(64) == "compiled"
     monkeypatch.setattr(learner_module, "has_compiler", lambda: False)
+    live = make()
+    live.num_minibatches = learner_module.MINIBATCHES_THAT_EARN_COMPILING
     assert live._mode(64) == "recorded"
 
 

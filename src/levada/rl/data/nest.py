@@ -47,24 +47,24 @@ def map_nest(fn: Callable[..., Any], nest: Any, *rest: Any) -> Any:
     >>> map_nest(lambda x, y: x + y, {"a": 1, "b": (2, 3)}, {"a": 10, "b": (20, 30)})
     {'a': 11, 'b': (22, 33)}
     """
+    if not isinstance(nest, dict | tuple):
+        for other in rest:
+            if isinstance(other, dict | tuple):
+                msg = f"map_nest: got {_outline(other)} where the first nest has a leaf"
+                raise ValueError(msg)
+        return fn(nest, *rest)
     if isinstance(nest, dict):
         for other in rest:
             if not isinstance(other, dict) or other.keys() != nest.keys():
                 msg = f"map_nest: got {_outline(other)} where the first nest has a dict of {sorted(nest)}"
                 raise ValueError(msg)
         return {key: map_nest(fn, child, *(other[key] for other in rest)) for key, child in nest.items()}
-    if isinstance(nest, tuple):
-        for other in rest:
-            if not isinstance(other, tuple) or len(other) != len(nest):
-                msg = f"map_nest: got {_outline(other)} where the first nest has a tuple of {len(nest)}"
-                raise ValueError(msg)
-        made = [map_nest(fn, *children) for children in zip(nest, *rest, strict=True)]
-        return type(nest)(*made) if hasattr(nest, "_fields") else tuple(made)
     for other in rest:
-        if isinstance(other, dict | tuple):
-            msg = f"map_nest: got {_outline(other)} where the first nest has a leaf"
+        if not isinstance(other, tuple) or len(other) != len(nest):
+            msg = f"map_nest: got {_outline(other)} where the first nest has a tuple of {len(nest)}"
             raise ValueError(msg)
-    return fn(nest, *rest)
+    made = [map_nest(fn, *children) for children in zip(nest, *rest, strict=True)]
+    return type(nest)(*made) if hasattr(nest, "_fields") else tuple(made)
 
 
 def flat(nest: Any) -> Any:

@@ -63,8 +63,9 @@ class FusedSteps:
         self._stop_above = stop_above
         self._place = JaxPlace(device)
         self._made: dict[Any, Any] = {}
-        self._last: tuple[Vectors, Any, Any] | None = None
-        """The state that was returned last, its parameters and its moments, which need not be converted again."""
+        self._last: tuple[Vectors, Any, Any, Any] | None = None
+        """The state that was returned last, and its parameters, targets and moments, which need not be converted again. Without
+        the targets (None) if others change them."""
 
     def __call__(
         self, state: Vectors, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
@@ -86,45 +87,41 @@ class FusedSteps:
         """
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
-        networks = [*state.optimizer]
-        is_whole = isinstance(rows, int)
-        shape = (rows, 0) if isinstance(rows, int) else rows.shape
-        key = (repr(structure), tuple((leaf.shape, leaf.dtype) for leaf in leaves), shape, is_whole, tuple(buffers))
+        num_steps = rows if isinstance(rows, int) else len(rows)
+        index = None if isinstance(rows, int) else rows.astype(np.int32)
+        shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        key = (repr(structure), *shapes, num_steps, None if index is None else index.shape, *buffers)
+        target = None
         if self._last is not None and self._last[0] is state:
-            _, params, moments = self._last
+            _, params, target, moments = self._last
         else:
             params, moments = _array(state.params), _moments(state.optimizer)
         args = (
-            params, _array(state.target), moments,
-            np.asarray([values[name] for name in values], np.float32), np.int32(num_before),
-            np.empty(shape, np.int32) if isinstance(rows, int) else rows.astype(np.int32),
-            tuple(_array(buffer) for buffer in buffers.values()), tuple(_array(leaf) for leaf in leaves),
+            params, _array(state.target) if target is None else target, moments,
+            np.array([*values.values()], np.float32), np.int32(num_before), index,
+            [_array(buffer) for buffer in buffers.values()], [_array(leaf) for leaf in leaves],
         )  # fmt: skip
         run = self._made.get(key)
         with self._place.used():
             if run is None:
                 with taking_long("compiling the update"):
-                    run = self._made[key] = self._compiled(structure, tuple(values), tuple(buffers), networks, is_whole)
+                    run = self._made[key] = self._compiled(structure, tuple(values), tuple(buffers), num_steps)
                     made = run(*args)
             else:
                 made = run(*args)
         params, target, moments, table, priorities, taken = made
+        followed = state.target.clone() if target is None else self._tensor(target)
         after = Vectors(
-            _tensor(params), _tensor(target),
-            {name: {key: _tensor(moment) for key, moment in moments[name].items()} for name in networks},
+            self._tensor(params), followed,
+            {name: {key: self._tensor(moment) for key, moment in moments[name].items()} for name in state.optimizer},
         )  # fmt: skip
-        self._last = after, params, moments
+        self._last = after, params, target, moments
         self._place.wait_for_copies()
-        stats = torch.from_numpy(np.array(table)[np.asarray(taken)])
-        return after, stats, np.array(priorities).reshape(-1) if priorities.shape[1] else None
+        steps = np.array(table) if taken is None else np.asarray(table)[np.asarray(taken)]
+        return after, torch.from_numpy(steps), None if priorities is None else np.array(priorities).reshape(-1)
 
     def _compiled(
-        self,
-        structure: Mapping[str, Any],
-        coefficients: tuple[str, ...],
-        buffers: tuple[str, ...],
-        networks: Sequence[str],
-        is_whole: bool,
+        self, structure: Mapping[str, Any], coefficients: tuple[str, ...], buffers: tuple[str, ...], num_steps: int
     ) -> Any:
         import jax
         import jax.numpy as jnp
@@ -134,11 +131,11 @@ class FusedSteps:
         rate = coefficients.index("learning_rate")
 
         def loss(
-            active: tuple[str, ...], params: Tensor, target: Tensor, values: Tensor, index: Tensor,
+            active: tuple[str, ...], params: Tensor, target: Tensor, values: Tensor, index: Tensor | None,
             fixed: Sequence[Tensor], leaves: Sequence[Tensor],
         ) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
             named = dict(zip(buffers, fixed, strict=True))
-            batch = batch_of(structure, leaves, None if is_whole else index)
+            batch = batch_of(structure, leaves, index)
             made, stats, priorities = step.loss_of(target, values, named, batch, active)(params, named)
             return made, (stats, priorities)
 
@@ -208,10 +205,19 @@ class FusedSteps:
                 return jax.lax.cond(carry[4], lambda *args: (args[0], nothing), take, *args)
 
             start = (params, target, moments, count, jnp.bool_(False))
-            (params, target, moments, _, _), (table, priorities, taken) = jax.lax.scan(one, start, rows)
-            return params, target, moments, table, priorities, taken
+            end, (table, priorities, taken) = jax.lax.scan(one, start, rows, length=num_steps)
+            params, target, moments, *_ = end
+            # each result costs microseconds
+            return (
+                params, None if self._targets is None else target, moments, table, priorities if priorities.size else None,
+                None if stop is None else taken,
+            )  # fmt: skip
 
         return jax.jit(update)
+
+    def _tensor(self, array: Any) -> Tensor:
+        """Return the array as a tensor in memory of its own."""
+        return from_dlpack(array).clone() if self._place.is_gpu else torch.from_numpy(np.array(array))
 
     def _active(self, count: int) -> tuple[str, ...]:
         return tuple(name for name in self._spans if count % self._update_every.get(name, 1) == 0)
@@ -261,10 +267,3 @@ def _array(tensor: Tensor) -> Any:
     if array.dtype == np.int64:
         return array.astype(np.int32)
     return array.astype(np.float32) if array.dtype == np.float64 else array
-
-
-def _tensor(array: Any) -> Tensor:
-    """Return the array as a tensor in memory of its own."""
-    if next(iter(array.devices())).platform == "cpu":
-        return torch.from_numpy(np.array(array))
-    return from_dlpack(array).clone()

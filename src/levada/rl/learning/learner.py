@@ -22,6 +22,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -415,6 +416,10 @@ class LiveLearner(Training):
         name, limit = self.recipe.stop_above
         return bool(stats[self._step.stats.index(name)] > limit)
 
+    @cached_property
+    def _can_compile(self) -> bool:
+        return has_compiler()
+
     def _mode(self, size: int) -> Mode:
         if self.recipe.compile is False or (self._device.type == "cuda" and self.recipe.compile == "auto"):
             return self.recipe.first_mode(self._device)
@@ -425,7 +430,7 @@ class LiveLearner(Training):
         )
         if not earned:
             return "recorded"
-        if has_compiler():
+        if self._can_compile:
             return "compiled"
         if not self._warned:
             self._warned = True
