@@ -2,8 +2,8 @@
 gradient steps to env steps.
 
 Levada runs in several forms, all with that ratio. *Step by step* interleaves as the peers do: one environment, and the new
-weights act in the very next step. *As it comes* groups as levada does by default: several env steps, then the gradient steps
-that are due for them, on weights that are published once.
+weights act in the very next step. DQN's update is also compiled by XLA there. *As it comes* groups as levada does by default:
+several env steps, then the gradient steps that are due for them, on weights that are published once.
 
 In one form of SAC, levada's layers are bfloat16. The peers and all other forms compute in float32, where the matrix products of a
 gradient step alone take most of its time (`sac_limit.py`).
@@ -41,6 +41,7 @@ def _dqn_forms(samples_per_insert: float) -> tuple[Form, ...]:
     as_it_comes = {**ratio, **_AS_IT_COMES, "num_envs": 8}
     return (
         Form(name="step by step, inline", on="inline", fields=step_by_step),
+        Form(name="step by step, inline, XLA", on="inline", fields={**step_by_step, "compile": "xla"}),
         Form(name="as it comes, inline", on="inline", fields=as_it_comes),
         Form(name="as it comes, 1 worker", on="processes:1", fields=as_it_comes),
     )
@@ -105,7 +106,7 @@ DQN_CARTPOLE: Final = Benchmark(
             num_env_steps=120_000,
             quoted=(170.0, 264.0),
             target_ratio=8.0,
-            forms=_dqn_forms(samples_per_insert=2.0)[1:],
+            forms=_dqn_forms(samples_per_insert=2.0)[2:],
             levada={**_DQN, "hidden_sizes": (256,), "dueling": True},
         ),
     ),

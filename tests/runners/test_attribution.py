@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -235,10 +236,12 @@ def test_threads_that_sample_in_groups_divide_the_time_of_their_shard() -> None:
 @pytest.mark.parametrize(
     "on", ["threads:2", "processes:2,learner=worker", "processes:2,inference=worker", "processes:2,learners=2"]
 )
-def test_times_add_up_wherever_parts_run(on: str) -> None:
+def test_times_add_up_wherever_parts_run(on: str, tmp_path: Path) -> None:
     fields = {"shards": 2, "num_envs": 2, "num_steps": 32, "minibatch_size": 64, "microbatch_size": 32}
     began_s = time.perf_counter()
-    result = lv.train("ppo", "CartPole-v1", until="updates=20", on=on, display="quiet", num_groups=1, **fields)
+    result = lv.train(
+        "ppo", "CartPole-v1", until="updates=20", on=on, out=tmp_path / "run", display="quiet", num_groups=1, **fields
+    )
     took_s = time.perf_counter() - began_s
     times = result.summary.times
     assert times is not None
@@ -251,9 +254,11 @@ def test_times_add_up_wherever_parts_run(on: str) -> None:
     assert all(own["environment"] > 0.0 and own["inference"] > 0.0 and own["writing"] > 0.0 for own in rollout)
 
 
-def test_double_buffered_sampling_is_attributed() -> None:
+def test_double_buffered_sampling_is_attributed(tmp_path: Path) -> None:
     fields = {"shards": 1, "num_envs": 4, "num_steps": 32, "minibatch_size": 64, "num_groups": 2}
-    result = lv.train("ppo", "CartPole-v1", until="updates=10", on="inline", display="quiet", **fields)
+    result = lv.train(
+        "ppo", "CartPole-v1", until="updates=10", on="inline", out=tmp_path / "run", display="quiet", **fields
+    )
     assert result.summary.times is not None
     own = result.summary.times.workers["main"].times_s["rollout"]
     assert own["environment"] > 0.0

@@ -6,7 +6,7 @@ import pytest
 from support.runs.written import begin_run, write_run
 
 from levada.sweeps.errors import SweepError
-from levada.sweeps.metric import IN_SUMMARY, Metric, NoMetricError, objective, values_at_checks
+from levada.sweeps.metric import IN_SUMMARY, Metric, NoMetricError, UnknownMetricError, objective, values_at_checks
 from levada.sweeps.record import Record, read_record_of
 
 
@@ -29,6 +29,20 @@ def test_metrics_of_a_run(tmp_path):
         with pytest.raises(NoMetricError) as error:
             Metric(name).of(tmp_path / "run")
         assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_unknown"),
+    [
+        ("charts/unshaped_return", False), ("ppo/charts/episodic_return", False), ("eval/return", False),
+        ("charts/episodic_retrun", True), ("eval/retrun", True), ("losses/polcy", True),
+    ],
+)  # fmt: skip
+def test_a_metric_is_unknown_unless_the_run_may_have_ended_too_early(tmp_path, name, is_unknown):
+    write_run(tmp_path / "run", [1.0], **{"losses/policy": -0.5})
+    with pytest.raises(NoMetricError) as error:
+        Metric(name).of(tmp_path / "run")
+    assert isinstance(error.value, UnknownMetricError) is is_unknown
 
 
 def test_a_run_that_cannot_be_read_has_no_metric(tmp_path):
