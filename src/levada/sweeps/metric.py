@@ -30,7 +30,7 @@ RETURN_IN_SUMMARY: Final = "return_mean_100"
 _MOST: Final = 1e300
 _OF_EPISODES: Final = (
     "charts/episodic_return", "charts/episodic_length", "charts/unshaped_return", "charts/SPS",
-    "eval/return", "eval/return_std", "eval/length", "eval/version", "eval/env_steps",
+    "eval/return", "eval/return_std", "eval/length", "eval/unshaped_return", "eval/version", "eval/env_steps",
 )  # fmt: skip
 """Metrics that a run may lack because it has ended before an episode or an evaluation has; those of a policy have its name in
 front."""
