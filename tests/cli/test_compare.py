@@ -147,6 +147,15 @@ def test_names_that_begin_with_an_underscore_are_in_the_legend(shell, tmp_path):
     assert "_x (2 runs) -->" in (tmp_path / "curves.svg").read_text()
 
 
+def test_a_run_whose_summary_is_torn_is_drawn(shell, folder, tmp_path):
+    run = tmp_path / "torn"
+    shutil.copytree(next((folder / "runs").glob("0.01-*")), run)
+    summary = run / "summary.json"
+    summary.write_bytes(summary.read_bytes()[:100])
+    done = shell(f"plot {run} --out {tmp_path}/curves.svg")
+    assert (done.code, (tmp_path / "curves.svg").exists()) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -158,6 +167,7 @@ def test_names_that_begin_with_an_underscore_are_in_the_legend(shell, tmp_path):
         ("plot runs --out curves.bmp", ["curves.bmp", ".png, .svg, .pdf"]),
         ("plot runs --out nowhere/curves.png", ["nowhere/curves.png cannot be written"]),
         ("plot runs --y nothing", ["no run has nothing in its metrics"]),
+        ("plot runs --y charts/SP", ["no run has charts/SP in its metrics; did you mean charts/SPS?"]),
         ("runs nowhere", ["nowhere is no directory"]),
     ],
 )

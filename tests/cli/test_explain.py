@@ -82,13 +82,22 @@ def test_a_run_that_has_not_ended_is_explained_by_its_last_frame(shell, run):
     (run.path / SUMMARY).unlink()
     found = shell(f"explain {run.path}")
     assert found.code == 0
-    assert "so far: still running, or cut off" in found.out
+    assert "so far: still running, cut off, or without a summary" in found.out
     assert "learn" in found.out
     told = json.loads(shell(f"explain {run.path} --json").out)
     total_s = sum(sum(own.values()) for own in told["times"]["workers"]["main"]["times_s"].values())
     assert told["times"]["wall_s"] - 1e-6 <= total_s <= FrameReader(run.path).first()[-1].elapsed_s
     assert told["times"]["workers"].keys() == summary.times.workers.keys()
     assert ("What limits it: " in found.out) == (told["bottleneck"] is not None)
+
+
+def test_a_run_whose_summary_is_torn_is_explained_by_its_last_frame(shell, run):
+    data = (run.path / SUMMARY).read_bytes()
+    (run.path / SUMMARY).write_bytes(data[: len(data) // 2])
+    found = shell(f"explain {run.path}")
+    assert found.code == 0
+    assert "summary.json is torn or was edited" in found.err
+    assert "so far: still running, cut off, or without a summary" in found.out
 
 
 def test_hostile_names_are_printed_as_text(shell, run):

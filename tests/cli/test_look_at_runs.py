@@ -102,7 +102,7 @@ def test_a_report_lies_in_the_run(shell, run):
         ("watch first --port 70000", ["--port 70000", "0 to 65535"]),
         ("watch first --port -1", ["--port -1", "0 to 65535"]),
         ("watch first --host 192.0.2.1", ["cannot listen at 192.0.2.1", "Cannot assign requested address"]),
-        ("watch first --host nowhere.invalid", ["cannot listen at nowhere.invalid"]),
+        ("watch first --host nowhere.invalid", ["cannot listen at nowhere.invalid", "not known"]),
         ("report first first", ["--out FILE"]),
         ("report first --out .", ["--out . is a directory", "./report.html"]),
         ("report first --out nowhere/report.html", ["nowhere/report.html cannot be written", "No such file"]),

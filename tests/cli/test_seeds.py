@@ -116,6 +116,7 @@ def test_ctrl_c_ends_all_runs_saved(tmp_path):
     [
         ("--seeds 1-2 --seed 3", "--seed and --seeds contradict each other"),
         ("--num-parallel 2", "--num-parallel is of several runs: add --seeds"),
+        ("--seeds 1-2 --num-parallel 0", "--num-parallel 0: expected an integer >= 1"),
         ("--seeds 1-2 --out s3://bucket/a", "expected a directory of this machine"),
         ("--seeds 1-2 --out full", "full is not empty, and no command with --seeds has written it"),
         ("--seeds 1-2 --out torn", "torn/command.json is not the command that it should hold"),

@@ -250,6 +250,8 @@ def shell(tmp_path, monkeypatch, capsys):
         ("", "a sweep needs settings to vary: --over NAME=VALUES"),
         ("--over", "a sweep needs settings to vary"),
         ("--over lerning_rate=1,2", "no option --lerning-rate; did you mean --learning-rate?"),
+        ("--over lrr=1,2", "--over lrr=1,2: no option --lrr; did you mean --lr?"),
+        ("--over discount=1,0.9 --num-parallel 0", "--num-parallel 0: expected an integer >= 1"),
         ("--over n_steps=1,2", "no option --n-steps: here it is --num-steps"),
         ("--over seed=1,2", "--over seed=1,2: seed is no field of PPO; a sweep varies only these"),
         ("--over learning_rate=1e-3,fast", "--over learning_rate=fast: --lr/--learning-rate fast: expected a number"),

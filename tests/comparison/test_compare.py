@@ -49,7 +49,9 @@ def make(template, tmp_path):
         ]
         (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         summary = Summary.from_json((path / "summary.json").read_bytes())
-        new = msgspec.structs.replace(summary, seed=seed, env=env, steps_per_s=100.0 * seed)
+        new = msgspec.structs.replace(
+            summary, seed=seed, env=env, steps_per_s=100.0 * seed, env_steps=100 * len(returns)
+        )
         (path / "summary.json").write_bytes(new.to_json())
         return str(path)
 
@@ -230,6 +232,17 @@ def test_normalize_is_refused_for_one_environment(make):
         levada.compare([run], normalize={"CartPole-v1": (5.0, 5.0)})
     with pytest.raises(ComparisonError, match="all runs are on CartPole-v1; leave it out"):
         levada.compare([run], normalize={"CartPole-v1": (0.0, 5.0)})
+
+
+def test_runs_whose_metrics_end_before_they_did_are_left_out(make, tmp_path):
+    good, torn = make("good", [1.0] * 20), make("torn", [1.0] * 20, seed=2)
+    almost = make("almost", [1.0] * 20, seed=3)
+    for name, num_lines in (("torn", 17), ("almost", 19)):
+        path = tmp_path / name / "metrics.jsonl"
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:num_lines]))
+    found = levada.compare([good, torn, almost])
+    assert found.groups[0].num_runs == 2
+    assert any("torn has metrics of 1,700 of its 2,000 env steps: its metrics.jsonl is torn" in x for x in found.notes)
 
 
 def test_runs_that_cannot_be_compared_are_said(make, tmp_path):

@@ -10,13 +10,13 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 import tyro
 
-from levada.cli.errors import UsageError, say
+from levada.cli.errors import UsageError, say, tell
 from levada.cli.parse import parse_run
 from levada.cli.tables import show
 from levada.run.display.attribution import time_table
 from levada.run.display.printable import printable
 from levada.run.frames.file import FrameReader
-from levada.run.storage.directory import RunDirectory
+from levada.run.storage.directory import RunDirectory, RunDirectoryError
 from levada.run.summary import Advice, WorkerTimes
 
 _OPTIONS: Final[Mapping[str, str]] = {
@@ -42,7 +42,12 @@ def explain(args: list[str]) -> int:
     """Print the table, the bottleneck, and what would help."""
     options = parse_run(ExplainOptions, "explain", args)
     directory = RunDirectory.open(options.run)
-    found = _of_summary(directory) or _of_frames(directory)
+    try:
+        found = _of_summary(directory)
+    except RunDirectoryError as error:
+        tell(f"warning: {error}")
+        found = None
+    found = found or _of_frames(directory)
     if found is None:
         msg = (
             f"{directory.shown} has no times yet: it has only just started, was cut off then, or was written by an older "
@@ -97,7 +102,8 @@ def _of_frames(directory: RunDirectory) -> _Found | None:
             last = frame
     if last is None or not last.workers:
         return None
-    speed = f"{_rate(last.steps_per_s)} in the last seconds, {last.wall_s:.1f} s so far: still running, or cut off"
+    since = f"{last.wall_s:.1f} s so far: still running, cut off, or without a summary"
+    speed = f"{_rate(last.steps_per_s)} in the last seconds, {since}"
     return _Found(speed, {"wall_s": last.wall_s, "workers": last.workers}, last.workers, last.bottleneck, last.advice)
 
 

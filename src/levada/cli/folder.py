@@ -173,6 +173,18 @@ def folder_of(out: str | None, name: str, words: Sequence[str], option: str) -> 
     return absolute("runs") / f"{plain}-{option.removeprefix('--')}-{code}"
 
 
+def num_parallel_of(given: int | None, on: str, threads: int) -> int:
+    """Return the number of runs at a time. `given`: the option; None: as many as the cores have room for.
+
+    Raises:
+        UsageError: it is less than 1.
+    """
+    if given is not None and given < 1:
+        msg = f"--num-parallel {given}: expected an integer >= 1"
+        raise UsageError(msg)
+    return default_num_parallel(on, threads) if given is None else given
+
+
 def default_num_parallel(on: str, threads: int) -> int:
     """Number of runs that the cores have room for; `auto`, and workers on all cores: one."""
     place = deployment(on)

@@ -353,7 +353,8 @@ def check_names(command: str, names: Sequence[str], known: Collection[str], *, i
         if name in known or name.removeprefix("no_") in known or name == "help":
             continue
         near = [full for full in sorted(known) if _is_short_for(name, full)]
-        near = near or difflib.get_close_matches(name, known, n=1)
+        short = [_SHORT[full] for full in known if full in _SHORT]
+        near = near or difflib.get_close_matches(name, [*known, *short], n=1)
         if found := here(name, known):
             hint = f": here it is {on_the_command_line(found)};"
         elif is_of_an_algorithm and (answer := elsewhere(name, on_the_command_line)):

@@ -15,7 +15,7 @@ from rich.text import Text
 from levada.cli.errors import UsageError, say
 from levada.cli.parse import parse_run
 from levada.cli.tables import show
-from levada.run.display.printable import printable
+from levada.run.display.printable import in_a_line
 from levada.run.display.text import left_text, return_text
 from levada.run.storage.files import short
 from levada.run.storage.overview import Overview, overviews
@@ -59,9 +59,9 @@ def _table(found: list[Overview], now_s: float) -> Table:
         )  # fmt: skip
     for each in found:
         table.add_row(
-            Text(printable(each.run)), Text(printable(each.algorithm or "")), Text(printable(each.env or "")),
+            Text(in_a_line(each.run)), Text(in_a_line(each.algorithm or "")), Text(in_a_line(each.env or "")),
             "" if each.seed is None else str(each.seed), "" if each.env_steps is None else f"{each.env_steps:,}",
-            "" if each.return_mean_100 is None else return_text(each.return_mean_100), Text(printable(each.state)),
+            "" if each.return_mean_100 is None else return_text(each.return_mean_100), Text(in_a_line(each.state)),
             f"{left_text(max(0.0, now_s - each.began_s)).removesuffix(' left')} ago",
         )  # fmt: skip
     return table

@@ -14,7 +14,7 @@ from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.api import Options, build, configure, deployment
 from levada.api.notes import default_until
 from levada.cli.errors import UsageError, silence_warnings
-from levada.cli.folder import check_place, default_num_parallel, folder_of, seeds_of, without
+from levada.cli.folder import check_place, folder_of, num_parallel_of, seeds_of, without
 from levada.cli.parse import EnvOption, Parsed, check_names, in_full, parse, with_config
 from levada.cli.train import TrainOptions
 from levada.cli.trial import options_of
@@ -90,7 +90,7 @@ def sweep(args: list[str]) -> int:
     _check_trials(sampler, space, parsed, args)
     _check_first(parsed)
     check_place(options.on, "sweep")
-    num_parallel = options.num_parallel or default_num_parallel(options.on, options.threads)
+    num_parallel = num_parallel_of(options.num_parallel, options.on, options.threads)
     trials = Trials(
         without(args, _OWN), type(parsed.config), folder, seeds=seeds, sampler=sampler, metric=metric,
         median=None if num_steps is None else Median(is_minimized=metric.is_minimized), num_steps=num_steps or 0,
@@ -144,7 +144,11 @@ def _parameter(text: str, cls: type[Algorithm], fields: Collection[str], given: 
     if name not in fields and name in {field.name for field in dataclasses.fields(SweepOptions)}:
         msg = f"--over {text}: {name} is no field of {cls.__name__}; a sweep varies only these"
         raise UsageError(msg)
-    check_names(f"sweep {algorithm_name(cls)}", [name], fields)
+    try:
+        check_names(f"sweep {algorithm_name(cls)}", [name], fields)
+    except UsageError as error:
+        msg = f"--over {text}: {error}"
+        raise UsageError(msg) from error
     if name in given:
         msg = f"--over {name} and {word} contradict each other: leave one out"
         raise UsageError(msg)

@@ -102,7 +102,7 @@ def train(args: list[str], began_s: float, instruments: Sequence[MetricsInstrume
 
 def _train_seeds(parsed: Parsed[TrainOptions], args: list[str]) -> int:
     """Train once for each seed."""
-    from levada.cli.folder import check_place, default_num_parallel, folder_of, seeds_of, without
+    from levada.cli.folder import check_place, folder_of, num_parallel_of, seeds_of, without
     from levada.cli.seeds import Seeds
 
     options = parsed.options
@@ -111,7 +111,7 @@ def _train_seeds(parsed: Parsed[TrainOptions], args: list[str]) -> int:
     words = without(args, own)
     folder = folder_of(options.out, f"{algorithm_name(type(parsed.config))}-{options.env}", words, "--seeds")
     check_place(options.on, "--seeds")
-    num_parallel = options.num_parallel or default_num_parallel(options.on, options.threads)
+    num_parallel = num_parallel_of(options.num_parallel, options.on, options.threads)
     runs = Seeds(seeds, words, folder, num_parallel=num_parallel, is_quiet=options.quiet, is_json=options.json)
     return runs.execute()
 

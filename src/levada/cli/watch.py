@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ class WatchOptions:
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], RUNS]
     """Runs, or directories of runs, which are shown side by side."""
     host: str = "127.0.0.1"
-    """Address to listen on. With any other than the default, everyone who has the whole URL can see the runs."""
+    """Address to listen on. With any other than the default, anyone who has the full URL can see the runs."""
     port: int = 0
     """Port. 0: a free one."""
     open: bool = False
@@ -45,10 +44,12 @@ def watch(args: list[str]) -> int:
         msg = f"--port {options.port}: expected a number from 0 to 65535"
         raise UsageError(msg)
     check_installed("levada watch")
-    from levada.watch.server import run_server
+    from levada.watch.server import LOCAL, run_server
 
     def tell(url: str) -> None:
         say(f"{url}\nCtrl-C ends the page, and no run.")
+        if options.host not in LOCAL:
+            say("Anyone who can reach this address and has the full URL can see the runs.")
         sys.stdout.flush()
         if options.open:
             webbrowser.open(url)
@@ -56,7 +57,8 @@ def watch(args: list[str]) -> int:
     try:
         run_server(paths, host=options.host, port=options.port, on_start=tell)
     except OSError as error:
-        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        # negative numbers are those of the name service
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         msg = f"cannot listen at {options.host}, port {options.port}: {why}"
         raise UsageError(msg) from error
     except KeyboardInterrupt:

@@ -201,12 +201,13 @@ def _is_log(argument: str) -> bool:
 def _usable(path: Path, notes: list[str], *, only_finished: bool) -> list[Record]:
     try:
         record = read_record(path)
-        num, is_pruned = len(record.curve), record.is_pruned
+        num = len(record.curve)
+        if not only_finished:
+            return [record]
+        is_pruned, missing = record.is_pruned, record.missing
     except (RunDirectoryError, ComparisonError) as error:
         notes.append(f"left out: {printable(str(error))}")
         return []
-    if not only_finished:
-        return [record]
     if record.status != "finished":
         what = {"running": "is still running", "failed": "has failed", "cut off": "was cut off"}[record.status]
         notes.append(f"left out: {record.name} {what}")
@@ -216,6 +217,9 @@ def _usable(path: Path, notes: list[str], *, only_finished: bool) -> list[Record
         return []
     if not num:
         notes.append(f"left out: {record.name} has finished no episode")
+        return []
+    if missing:
+        notes.append(f"left out: {record.name} {missing}")
         return []
     return [record]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill
@@ -108,7 +109,10 @@ def draw(
         axes.ticklabel_format(axis="x", scilimits=(-3, 6))
         num_rows = max(num_rows, _legend(axes))
     if not num_lines:
-        msg = f"no run has {printable(metric)} in its metrics"
+        known = {name for group in groups for record in group.records for name in record.metric_names}
+        near = get_close_matches(metric, sorted(known), n=1)
+        hint = f"; did you mean {printable(near[0])}?" if near else ""
+        msg = f"no run has {printable(metric)} in its metrics{hint}"
         raise ComparisonError(msg)
     figure.set_figheight(_HEIGHT + _ROW * num_rows)
     data = BytesIO()

@@ -18,13 +18,15 @@ from levada.flow.errors import LevadaError
 from levada.run.active import PRUNED
 from levada.run.display.printable import printable
 from levada.run.returns import RETURN_WINDOW
-from levada.run.storage.directory import CONFIG, LINE_BYTES, MAX_LINES, RunDirectory, absolute
+from levada.run.storage.directory import CONFIG, LINE_BYTES, MAX_LINES, RunDirectory, RunDirectoryError, absolute
 from levada.run.storage.files import is_directory, open_file, short
 from levada.run.storage.rows import STEP, Row, row_of
 from levada.run.storage.status import Status, status_of
 from levada.run.storage.store import is_url
 
 RETURN = "charts/episodic_return"
+_COMPLETE = 0.9
+"""Fraction of the env steps of a run up to which its metrics go at least."""
 _WALL, _UPDATES, _EPISODES = "charts/wall_s", "charts/updates", "charts/episodes"
 
 
@@ -87,13 +89,25 @@ class Record:
         return summary is not None and summary.stopped_by == PRUNED
 
     @property
-    def is_done(self) -> bool:
-        """Whether it has gone as far as it was meant to.
+    def missing(self) -> str:
+        """What is missing of its metrics, according to its summary; empty if nothing is.
 
         Raises:
             RunDirectoryError: its summary cannot be read.
+            ComparisonError: metrics.jsonl cannot be read.
         """
-        return self.status == "finished" and not self.is_pruned
+        summary, curve = self.directory.summary(), self.curve
+        if summary is None or not len(curve) or curve.env_steps[-1] >= _COMPLETE * summary.env_steps:
+            return ""
+        return f"has metrics of {curve.env_steps[-1]:,.0f} of its {summary.env_steps:,} env steps: its metrics.jsonl is torn"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has gone as far as it was meant to, which only a summary that can be read tells."""
+        try:
+            return self.status == "finished" and not self.is_pruned
+        except RunDirectoryError:
+            return False
 
     @cached_property
     def curve(self) -> Curve:
@@ -107,6 +121,14 @@ class Record:
             ComparisonError: metrics.jsonl cannot be read.
         """
         return _read(self.directory.metrics_path, metric)
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Names of the metrics in the last line of metrics.jsonl that is not damaged."""
+        last: Row = {}
+        for row in _rows(self.directory.metrics_path):
+            last = row
+        return sorted(last.keys() - {STEP})
 
     def solved_at(self, target: float) -> tuple[float, float] | None:
         """Return seconds and env steps when the mean return of 100 episodes reached a target first; None if it did not."""

@@ -89,7 +89,7 @@ class Metric:
     def _missing(self, path: Path) -> NoMetricError:
         if self.name in IN_SUMMARY:
             return NoMetricError(f"{self.name} is null in its summary.json")
-        known = sorted({name for row in RunDirectory.read(path, trust=False).metrics()[-1:] for name in row} - {"step"})
+        known = read_record(path).metric_names
         if self.name in known:
             return NoMetricError(f"{self.name} has no finite value in its metrics.jsonl")
         near = get_close_matches(self.name, [*known, *IN_SUMMARY], n=1)

@@ -16,6 +16,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def in_a_line(text: str) -> str:
+    r"""The same for a cell of a table: also escape line breaks and tabs.
+
+    >>> print(in_a_line("two\nlines"))
+    two\nlines
+    """
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def plain_warning(message: Warning | str) -> str:
     """Text of a warning, without Gymnasium's colors and prefix."""
     return re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")
