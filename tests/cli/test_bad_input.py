@@ -303,8 +303,8 @@ COMMANDS = [
     ("eval edited", "eval edited", MISTAKEN, ["lacks 'learning_rate'"]),
     ("eval without monitor", "eval unknown", MISTAKEN, ["unknown/checkpoints/000000001 lacks 'monitor'", "no valid checkpoint"]),
     ("eval other network", "eval resized", MISTAKEN, ["expected shape (9, 4)"]),
-    ("eval 0 episodes", "eval run --episodes 0", MISTAKEN, ["num_episodes=0: expected an integer >= 1"]),
-    ("eval seed", "eval run --seed -1", MISTAKEN, ["seed=-1: expected an integer >= 0"]),
+    ("eval 0 episodes", "eval run --episodes 0", MISTAKEN, ["--episodes 0: expected an integer >= 1"]),
+    ("eval seed", "eval run --seed -1", MISTAKEN, ["--seed -1: expected an integer >= 0"]),
 ]  # fmt: skip
 
 # id, call, what the message contains

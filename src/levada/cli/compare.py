@@ -28,13 +28,13 @@ class CompareOptions:
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], RUNS]
     """Runs, directories of runs, or patterns; NAME=PATTERN names a group. Runs without a NAME are grouped by equal settings."""
-    target: float | None = None
+    target: Annotated[float | None, tyro.conf.arg(metavar="RETURN", help_behavior_hint="")] = None
     """Mean return of 100 episodes that counts as solved. By default that of `--until`, if it is the same in all runs."""
-    at_steps: Annotated[int | None, tyro.conf.arg(metavar="STEPS")] = None
+    at_steps: Annotated[int | None, tyro.conf.arg(metavar="STEPS", help_behavior_hint="")] = None
     """Compare returns at this number of env steps. By default, at the end of each run."""
-    normalize: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ENV=LOW:HIGH")] = ()
+    normalize: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ENV=LOW:HIGH", help_behavior_hint="")] = ()
     """Returns that count as 0 and 1 in rows of several environments. By default the lowest and the highest."""
-    plot: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    plot: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """Also draw the learning curves: FILE.png, .svg or .pdf."""
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object.")] = False
 

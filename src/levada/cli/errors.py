@@ -52,6 +52,17 @@ class UsageError(LevadaError, ValueError):
     """The command cannot be carried out with these arguments."""
 
 
+def check_at_least(least: int, option: str, value: int) -> None:
+    """Refuse a value of an option that is too small.
+
+    Raises:
+        UsageError: it is.
+    """
+    if value < least:
+        msg = f"{option} {value}: expected an integer >= {least}"
+        raise UsageError(msg)
+
+
 class RunFailedError(LevadaError, RuntimeError):
     """A run failed after its start; `directory` holds everything written so far."""
 

@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from levada.api import Result, cross_play, evaluate_policies, load
 from levada.api import evaluate as evaluate_run
-from levada.cli.errors import UsageError, say
+from levada.cli.errors import UsageError, check_at_least, say
 from levada.cli.parse import RUNS, kwargs_of, parse_run
 from levada.cli.resume import keep_to_installed
 from levada.flow.mistakes import plural
@@ -64,6 +64,8 @@ def evaluate(args: list[str]) -> int:
 def _play(options: EvalOptions, stdout: TextIO) -> int:
     for run in options.runs:
         keep_to_installed(run, trust=options.trust)
+    check_at_least(1, "--episodes", options.episodes)
+    check_at_least(0, "--seed", options.seed)
     kwargs = kwargs_of("--env-kwargs", options.env_kwargs)
     if options.video is not None and options.render:
         raise UsageError("--video and --render are two ways to see episodes: leave one out")

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from levada.api import deployment
-from levada.cli.errors import UsageError
+from levada.cli.errors import UsageError, check_at_least
 from levada.run.display.printable import printable
 from levada.run.planner.auto import Auto
 from levada.run.storage.directory import absolute
@@ -179,10 +179,10 @@ def num_parallel_of(given: int | None, on: str, threads: int) -> int:
     Raises:
         UsageError: it is less than 1.
     """
-    if given is not None and given < 1:
-        msg = f"--num-parallel {given}: expected an integer >= 1"
-        raise UsageError(msg)
-    return default_num_parallel(on, threads) if given is None else given
+    if given is None:
+        return default_num_parallel(on, threads)
+    check_at_least(1, "--num-parallel", given)
+    return given
 
 
 def default_num_parallel(on: str, threads: int) -> int:

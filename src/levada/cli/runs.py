@@ -25,7 +25,7 @@ from levada.run.storage.overview import Overview, overviews
 class RunsOptions:
     """List the runs in a directory, the newest first."""
 
-    directory: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")] = "runs"
+    directory: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[DIR]")] = "runs"
     """Directory whose runs are listed, also those in directories below."""
     json: Annotated[bool, tyro.conf.arg(help="Print one JSON object per line.")] = False
 
