@@ -373,7 +373,7 @@ def test_a_metric_that_no_run_has_is_a_failure_after_the_first_trial(shell, tmp_
 
 def test_a_return_that_the_first_trial_lacks_ends_no_sweep(shell, tmp_path):
     command = f"{COMMAND} --until steps=1 --over learning_rate=1e-3,1e-4 --num-parallel 1 --out sweep"
-    assert shell(f"{command} --metric charts/none").code == 1
+    assert shell(f"{command} --metric charts/unshaped_return").code == 1
     assert len(table(tmp_path / "sweep")) == 2
 
 
