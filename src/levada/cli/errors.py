@@ -56,7 +56,7 @@ def check_at_least(least: int, option: str, value: int) -> None:
     """Refuse a value of an option that is too small.
 
     Raises:
-        UsageError: it is.
+        UsageError: the value is less than `least`.
     """
     if value < least:
         msg = f"{option} {value}: expected an integer >= {least}"

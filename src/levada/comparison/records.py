@@ -26,7 +26,7 @@ from levada.run.storage.store import is_url
 
 RETURN = "charts/episodic_return"
 _COMPLETE = 0.9
-"""Fraction of the env steps of a run up to which its metrics go at least."""
+"""Fraction of a run's env steps that its metrics must reach; if they do not, metrics.jsonl has lost lines."""
 _WALL, _UPDATES, _EPISODES = "charts/wall_s", "charts/updates", "charts/episodes"
 
 

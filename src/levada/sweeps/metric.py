@@ -28,12 +28,12 @@ RETURN_IN_SUMMARY: Final = "return_mean_100"
 
 
 _MOST: Final = 1e300
-_OF_EPISODES: Final = (
+_MAY_LACK: Final = (
     "charts/episodic_return", "charts/episodic_length", "charts/unshaped_return", "charts/SPS",
     "eval/return", "eval/return_std", "eval/length", "eval/unshaped_return", "eval/version", "eval/env_steps",
 )  # fmt: skip
-"""Metrics that a run may lack because it has ended before an episode or an evaluation has; those of a policy have its name in
-front."""
+"""Metrics that a run may lack because it has ended too early, before an episode or an evaluation has. Those of a policy have its
+name in front."""
 
 
 class NoMetricError(ValueError):
@@ -94,7 +94,7 @@ class Metric:
             return NoMetricError(f"{self.name} has no finite value in its metrics.jsonl")
         near = get_close_matches(self.name, [*known, *IN_SUMMARY], n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'no metrics'}"
-        kind = NoMetricError if self.name.endswith(_OF_EPISODES) else UnknownMetricError
+        kind = NoMetricError if self.name.endswith(_MAY_LACK) else UnknownMetricError
         return kind(f"it has no metric {self.name}; {hint}")
 
 

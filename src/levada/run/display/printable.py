@@ -17,7 +17,7 @@ def printable(text: str) -> str:
 
 
 def in_a_line(text: str) -> str:
-    r"""The same for a cell of a table: also escape line breaks and tabs.
+    r"""Escape control characters, line breaks and tabs in text for a cell of a table.
 
     >>> print(in_a_line("two\nlines"))
     two\nlines
