@@ -168,6 +168,8 @@ def _torchax() -> tuple[Any, Any]:
     import torchax
     from torchax import interop
 
+    from levada.rl.compute.linear import linear
+
     def detach(tensor: Any) -> Any:
         return interop.torch_view(jax.lax.stop_gradient(interop.jax_view(tensor)))
 
@@ -185,4 +187,6 @@ def _torchax() -> tuple[Any, Any]:
     for operation in (torch.ops.aten.detach, torch.Tensor.detach):
         torchax.default_env().override_op_definition(operation, detach)
     torchax.default_env().override_op_definition(torch.ops.aten.split_with_sizes, split)
+    for product in (torch.ops.aten.linear, torch.nn.functional.linear):
+        torchax.default_env().override_op_definition(product, interop.torch_view(linear))
     return torchax, interop

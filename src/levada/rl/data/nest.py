@@ -141,7 +141,7 @@ def flatten(nest: Any, into: list[Tensor]) -> Any:
         into.append(leaf)
         return len(into) - 1
 
-    return map_nest(position, nest)
+    return map_nest(position, nest) if isinstance(nest, dict | tuple) else position(nest)
 
 
 def rebuild(structure: Any, tensors: Sequence[Tensor]) -> Any:

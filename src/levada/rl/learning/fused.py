@@ -8,9 +8,9 @@ than with PyTorch, and learns the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,21 +21,65 @@ from levada.flow.patience import taking_long
 from levada.rl.compute.xla import JaxPlace, as_jax, missing_for_xla, missing_in_jax, prepare_jax
 from levada.rl.data.nest import flatten
 from levada.rl.data.spaces import Array
-from levada.rl.learning.optimizers import Adam, OptimizerState
+from levada.rl.learning.optimizers import Adam
 from levada.rl.learning.step import GradientStep, batch_of
-from levada.rl.learning.training import Vectors
+from levada.rl.learning.training import Held, Vectors
 from levada.rl.policies.policy import Policy
 
 log: logging.Logger = logging.getLogger(__name__)
 
 
 class Targets(NamedTuple):
-    """How target networks follow after each gradient step."""
+    """How target networks follow."""
 
     interval: int
-    """Number of gradient steps between two updates of the target networks."""
+    """Number of gradient steps, or updates, between two updates of the target networks."""
+    unit: Literal["gradient_steps", "updates"]
+    """What that interval counts."""
     tau: float
     """Polyak factor."""
+
+
+class InJax:
+    """The state after an update, as arrays of JAX. The next one need not convert them."""
+
+    def __init__(self, params: Any, target: Any, moments: Any, place: JaxPlace, *, is_finite: bool) -> None:
+        self.arrays: tuple[Any, Any, Any] = params, target, moments
+        """Parameters, target parameters and the optimizer's moments."""
+        self.is_finite: bool | None = is_finite
+        self._place = place
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """The state as tensors in memory of their own."""
+        params, target, moments = self.arrays
+        of_optimizer = {
+            name: {key: self._tensor(moment) for key, moment in own.items()} for name, own in moments.items()
+        }
+        made = Vectors(self._tensor(params), self._tensor(target), of_optimizer)
+        self._place.wait_for_copies()
+        return made
+
+    def params_of(self, span: slice) -> Array:
+        """Return a copy of some parameters, in main memory."""
+        return np.array(self.arrays[0][span] if self._place.is_gpu else np.asarray(self.arrays[0])[span])
+
+    def _tensor(self, array: Any) -> Tensor:
+        is_there = self._place.is_gpu and not isinstance(array, np.ndarray)
+        return from_dlpack(array).clone() if is_there else torch.from_numpy(np.array(array))
+
+
+class Fused(NamedTuple):
+    """What fused gradient steps return."""
+
+    state: InJax
+    """The state after them."""
+    table: Tensor
+    """The statistics and the gradient norm of each step that was taken, ``[k, S + 1]``."""
+    priorities: Array | None
+    """``[K * M]``, if the loss has any."""
+    batch_stats: Mapping[str, float]
+    """Statistics of the whole batch."""
 
 
 class FusedSteps:
@@ -45,15 +89,17 @@ class FusedSteps:
         step: the loss of a gradient step.
         spans: position of each network in the vector of parameters.
         adam: the optimizer.
-        targets: how target networks follow; None: not with gradient steps.
+        targets: how target networks follow; None: there are none.
         update_every: networks that are trained only in every n-th gradient step.
         stop_above: index of a statistic, by name, and its limit; the rest of an update is skipped once it exceeds the limit.
+        batch_stats: statistics of a whole batch, of which the loss has some.
         device: where all of it is computed, by PyTorch's name.
     """
 
     def __init__(
         self, step: GradientStep, spans: Mapping[str, slice], adam: Adam, targets: Targets | None,
-        update_every: Mapping[str, int], stop_above: tuple[str, float] | None, device: str = "cpu",
+        update_every: Mapping[str, int], stop_above: tuple[str, float] | None,
+        batch_stats: Callable[[Mapping[str, Any]], Mapping[str, Tensor]] | None = None, device: str = "cpu",
     ) -> None:  # fmt: skip
         self._step = step
         self._spans = dict(spans)
@@ -61,16 +107,15 @@ class FusedSteps:
         self._targets = targets
         self._update_every = dict(update_every)
         self._stop_above = stop_above
+        self._batch_stats = batch_stats
+        self._batch_names: tuple[str, ...] = ()  # known once it is traced
         self._place = JaxPlace(device)
         self._made: dict[Any, Any] = {}
-        self._last: tuple[Vectors, Any, Any, Any] | None = None
-        """The state that was returned last, and its parameters, targets and moments, which need not be converted again. Without
-        the targets (None) if others change them."""
 
     def __call__(
-        self, state: Vectors, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
-        rows: Array | int, num_before: int,
-    ) -> tuple[Vectors, Tensor, Array | None]:  # fmt: skip
+        self, state: Held, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
+        rows: Array | int, num_before: int, num_updates: int = 0,
+    ) -> Fused:  # fmt: skip
         """Take all steps.
 
         Args:
@@ -80,26 +125,20 @@ class FusedSteps:
             columns: columns ``[N, ...]`` of the batch.
             rows: rows of each step, ``[K, M]``; or the number of steps, if each takes the whole batch.
             num_before: number of gradient steps before these.
-
-        Returns:
-            The state after, the statistics and the gradient norm of each step that was taken ``[k, S + 1]``, and the priorities
-            ``[K * M]`` if the loss has any.
+            num_updates: number of updates before this one.
         """
         leaves: list[Tensor] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
         num_steps = rows if isinstance(rows, int) else len(rows)
         index = None if isinstance(rows, int) else rows.astype(np.int32)
-        shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]
-        key = (repr(structure), *shapes, num_steps, None if index is None else index.shape, *buffers)
-        target = None
-        if self._last is not None and self._last[0] is state:
-            _, params, target, moments = self._last
-        else:
-            params, moments = _array(state.params), _moments(state.optimizer)
+        key = (
+            repr(structure), *[(leaf.shape, leaf.dtype) for leaf in leaves], num_steps,
+            None if index is None else index.shape, *buffers,
+        )  # fmt: skip
+        params, target, moments = state.arrays if isinstance(state, InJax) else _arrays(state.vectors)
         args = (
-            params, _array(state.target) if target is None else target, moments,
-            np.array([*values.values()], np.float32), np.int32(num_before), index,
-            [_array(buffer) for buffer in buffers.values()], [_array(leaf) for leaf in leaves],
+            params, target, moments, np.array([*values.values()], np.float32), np.array([num_before, num_updates], np.int32),
+            index, [_array(buffer) for buffer in buffers.values()], [_array(leaf) for leaf in leaves],
         )  # fmt: skip
         run = self._made.get(key)
         with self._place.used():
@@ -109,16 +148,20 @@ class FusedSteps:
                     made = run(*args)
             else:
                 made = run(*args)
-        params, target, moments, table, priorities, taken = made
-        followed = state.target.clone() if target is None else self._tensor(target)
-        after = Vectors(
-            self._tensor(params), followed,
-            {name: {key: self._tensor(moment) for key, moment in moments[name].items()} for name in state.optimizer},
+        params, followed, moments, told, priorities = made
+        report = np.asarray(told)
+        end = report.size - 1 - len(self._batch_names)
+        table = report[:end].reshape(num_steps, -1)
+        if self._stop_above is not None:
+            table = table[table[:, -1] > 0.0]
+        after = InJax(
+            params, target if followed is None else followed, moments, self._place, is_finite=bool(report[-1])
         )  # fmt: skip
-        self._last = after, params, target, moments
-        self._place.wait_for_copies()
-        steps = np.array(table) if taken is None else np.asarray(table)[np.asarray(taken)]
-        return after, torch.from_numpy(steps), None if priorities is None else np.array(priorities).reshape(-1)
+        return Fused(
+            after, torch.from_numpy(table[:, :-1].copy()),
+            None if priorities is None else np.array(priorities).reshape(-1),
+            dict(zip(self._batch_names, report[end:-1].tolist(), strict=True)),
+        )  # fmt: skip
 
     def _compiled(
         self, structure: Mapping[str, Any], coefficients: tuple[str, ...], buffers: tuple[str, ...], num_steps: int
@@ -161,11 +204,17 @@ class FusedSteps:
                 moments[name] = {"exp_avg": mean, "exp_avg_sq": square, "step": count}
             return params, moments, norm
 
-        def followed(params: Any, target: Any, count: Any) -> Any:
-            if self._targets is None or not target.shape[0]:
+        def followed(params: Any, target: Any, count: Any, unit: str) -> Any:
+            if self._targets is None or self._targets.unit != unit:
                 return target
             moved = target + self._targets.tau * (params[: target.shape[0]] - target)
             return jnp.where(count % self._targets.interval == 0, moved, target)
+
+        def of_batch(leaves: Sequence[Tensor]) -> Tensor:
+            assert self._batch_stats is not None
+            found = self._batch_stats(batch_of(structure, leaves, None))
+            self._batch_names = tuple(found)
+            return torch.stack([*found.values()])
 
         # each set of networks that are trained together is a branch
         sets = list(dict.fromkeys(self._active(count) for count in range(1, 1 + _period(every))))
@@ -175,17 +224,17 @@ class FusedSteps:
                 params, target, moments, count, _ = carry
                 grad, (stats, priorities) = gradient(params, target, values, index, fixed, leaves, active)
                 params, moments, norm = adapted(params, moments, grad, values, active)
-                target = followed(params, target, count + 1)
-                row = jnp.concatenate([stats, norm[None]])
+                target = followed(params, target, count + 1, "gradient_steps")
+                row = jnp.concatenate([stats, norm[None], jnp.ones(1)])
                 stopped = jnp.bool_(False)
                 if stop is not None:
                     stopped = row[step.stats.index(stop[0])] > stop[1]
-                return (params, target, moments, count + 1, stopped), (row, priorities, jnp.bool_(True))
+                return (params, target, moments, count + 1, stopped), (row, priorities)
 
             return run
 
         def update(
-            params: Any, target: Any, moments: Any, values: Any, count: Any, rows: Any, fixed: Any, leaves: Any
+            params: Any, target: Any, moments: Any, values: Any, counts: Any, rows: Any, fixed: Any, leaves: Any
         ) -> Any:
             def one(carry: Any, index: Any) -> Any:
                 args = (carry, index, values, fixed, leaves)
@@ -204,20 +253,20 @@ class FusedSteps:
                 nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
                 return jax.lax.cond(carry[4], lambda *args: (args[0], nothing), take, *args)
 
-            start = (params, target, moments, count, jnp.bool_(False))
-            end, (table, priorities, taken) = jax.lax.scan(one, start, rows, length=num_steps)
+            start = (params, target, moments, counts[0], jnp.bool_(False))
+            end, (table, priorities) = jax.lax.scan(one, start, rows, length=num_steps)
             params, target, moments, *_ = end
-            # each result costs microseconds
+            target = followed(params, target, counts[1] + 1, "updates")
+            state = [params, target, *jax.tree.leaves(moments)]
+            is_finite = jnp.stack([jnp.isfinite(part).all() for part in state]).all()
+            found = jnp.zeros(0) if self._batch_stats is None else as_jax(of_batch)(leaves)
+            # each result costs microseconds, so the numbers are one
+            told = jnp.concatenate([table.reshape(-1), found, is_finite[None].astype(jnp.float32)])
             return (
-                params, None if self._targets is None else target, moments, table, priorities if priorities.size else None,
-                None if stop is None else taken,
+                params, None if self._targets is None else target, moments, told, priorities if priorities.size else None,
             )  # fmt: skip
 
         return jax.jit(update)
-
-    def _tensor(self, array: Any) -> Tensor:
-        """Return the array as a tensor in memory of its own."""
-        return from_dlpack(array).clone() if self._place.is_gpu else torch.from_numpy(np.array(array))
 
     def _active(self, count: int) -> tuple[str, ...]:
         return tuple(name for name in self._spans if count % self._update_every.get(name, 1) == 0)
@@ -252,8 +301,9 @@ def _period(every: Mapping[str, int]) -> int:
     return int(np.lcm.reduce([1, *every.values()]))
 
 
-def _moments(state: OptimizerState) -> dict[str, dict[str, Any]]:
-    return {name: {key: _array(value) for key, value in own.items()} for name, own in state.items()}
+def _arrays(state: Vectors) -> tuple[Any, Any, Any]:
+    moments = {name: {key: _array(value) for key, value in own.items()} for name, own in state.optimizer.items()}
+    return _array(state.params), _array(state.target), moments
 
 
 def _array(tensor: Tensor) -> Any:

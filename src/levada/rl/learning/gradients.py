@@ -139,6 +139,7 @@ class LiveGradientLearner(Training):
         mean = torch.from_numpy(np.mean([some.values for some in gradients], axis=0)).to(self._device)
         state = self._state.copy()
         norm = self._apply(state, mean, values["learning_rate"], (POLICY,))
+        self._follow(state, self.num_updates + 1, "updates")
         names = gradients[0].stats
         stats = {name: float(np.mean([some.stats[name] for some in gradients])) for name in names}
         moments = merge_all(some.moments for some in gradients)

@@ -41,7 +41,7 @@ from levada.rl.learning.columns import to_tensors
 from levada.rl.learning.loss import POLICY, HasBatchStats, Loss
 from levada.rl.learning.optimizers import Adam, Optimizer
 from levada.rl.learning.step import Mode, has_compiler
-from levada.rl.learning.training import NonFiniteError, Snapshot, Training, Vectors, fetched
+from levada.rl.learning.training import Held, NonFiniteError, Snapshot, Training, fetched
 from levada.rl.policies.module import reward_scale, state_size_of
 from levada.rl.policies.policy import Policy, Weights
 from levada.rl.replay.transitions import REWARD, Transitions
@@ -214,9 +214,9 @@ class LiveLearner(Training):
         self._warned = False
         self._all_threads = torch.get_num_threads()  # acting may use a different number
         self._divide_threads()
-        self._fused = self._fuse() if recipe.compile == "xla" else None
         # once, because it takes long to find out whether a class has a protocol
         self._batch_stats = recipe.loss.batch_stats if isinstance(recipe.loss, HasBatchStats) else None
+        self._fused = self._fuse() if recipe.compile == "xla" else None
 
     def update(self, batch: Sequence[Transitions], parts: Sequence[int] | None = None) -> Update[Weights]:
         """Train on one batch, together with the other replicas if there are any; see `levada.flow.Replicable`.
@@ -284,11 +284,13 @@ class LiveLearner(Training):
         if reason is not None:
             log.warning("policy %r: compile='xla' has no effect, updates are recorded: %s", recipe.policy.name, reason)
             return None
-        follows = recipe.targets and recipe.target_update_unit == "gradient_steps"
-        targets = Targets(recipe.target_update_interval, recipe.tau) if follows else None
+        targets = None
+        if recipe.targets:
+            targets = Targets(recipe.target_update_interval, recipe.target_update_unit, recipe.tau)
         assert isinstance(recipe.optimizer, Adam)
         return FusedSteps(
-            self._step, self._spans, recipe.optimizer, targets, recipe.update_every, recipe.stop_above, str(self._device)
+            self._step, self._spans, recipe.optimizer, targets, recipe.update_every, recipe.stop_above,
+            self._batch_stats, str(self._device),
         )  # fmt: skip
 
     @property
@@ -335,26 +337,25 @@ class LiveLearner(Training):
             columns[name] = torch.from_numpy(drawn if (rows := share.rows()) is None else drawn[rows])
         if not self._is_fused:  # JAX moves columns itself
             columns = self._sender.send_all(columns)
-        state, stats, priorities, num = self._minibatches(columns, buffers, share, values)
-        others: dict[str, float] = {}
-        if self._batch_stats is not None:
-            found = self._batch_stats(self._replicas.whole(columns, share))
-            others = {f"losses/{name}": float(value) for name, value in found.items()}
+        state, stats, priorities, num, others = self._minibatches(columns, buffers, share, values)
         weights, reported = self._finish(state, buffers, stats, values, num, share.num_transitions, share.moments)
-        return Update(weights, reported | {name: x for name, x in others.items() if math.isfinite(x)}, priorities)
+        of_batch = {f"losses/{name}": x for name, x in others.items() if math.isfinite(x)}
+        return Update(weights, reported | of_batch, priorities)
 
     def _minibatches(
         self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], share: Share, values: Mapping[str, float]
-    ) -> tuple[Vectors, dict[str, float], Array | None, int]:
-        """Return the state after all gradient steps, the mean statistics, the priorities, and the number of steps."""
+    ) -> tuple[Held, dict[str, float], Array | None, int, Mapping[str, float]]:
+        """Return the state after all gradient steps, the mean statistics, the priorities, the number of steps, and the statistics
+        of the whole batch.
+        """
         recipe, cut = self.recipe, share.cut
         if self._fused is not None and self._is_fused:
             order: Array | int = recipe.num_epochs
             if cut.num_minibatches > 1:
                 orders = [cut.order(self._rng) for _ in range(recipe.num_epochs)]
                 order = np.concatenate(orders).reshape(-1, cut.minibatch_size)
-            after, table, told = self._fused(self._state, values, buffers, columns, order, self.num_minibatches)
-            return after, self._means(table), told, len(table)
+            done = self._fused(self._held, values, buffers, columns, order, self.num_minibatches, self.num_updates)
+            return done.state, self._means(done.table), done.priorities, len(done.table), done.batch_stats
         state = self._state.copy()  # so that a rejected update changes nothing
         collected, priorities = list[Tensor](), list[Tensor]()
         gradient_of = self._step.on(self._mode(cut.microbatch_size * recipe.num_agents), values, buffers, columns)
@@ -377,7 +378,12 @@ class LiveLearner(Training):
         if drawn is not None and (changed(before, buffers) or not torch.equal(drawn, torch.get_rng_state())):
             raise _SharedStateError
         told = fetched(self._replicas.priorities(priorities)).numpy() if len(priorities[0]) else None
-        return state, self._means(torch.stack(collected)), told, len(collected)
+        self._follow(state, self.num_updates + 1, "updates")
+        of_batch: Mapping[str, Any] = {}
+        if self._batch_stats is not None:
+            of_batch = self._batch_stats(self._replicas.whole(columns, share))
+        others = {name: float(value) for name, value in of_batch.items()}
+        return state, self._means(torch.stack(collected)), told, len(collected), others
 
     def _means(self, table: Tensor) -> dict[str, float]:
         """Means of the statistics ``[K, S]`` of gradient steps, by name."""

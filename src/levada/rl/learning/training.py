@@ -10,7 +10,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -41,6 +41,24 @@ class NonFiniteError(LevadaError, ArithmeticError):
     """An update produced NaN or infinity and was rejected. The weights from before remain."""
 
 
+class Held(Protocol):
+    """State between updates, which none of them changes."""
+
+    @property
+    def is_finite(self) -> bool | None:
+        """Whether all of it is finite. None: not known."""
+        ...
+
+    @property
+    def vectors(self) -> Vectors:
+        """The state as tensors, which must not be changed."""
+        ...
+
+    def params_of(self, span: slice) -> Array:
+        """Return a copy of some parameters, in main memory."""
+        ...
+
+
 class Vectors(NamedTuple):
     """State that a step changes in place."""
 
@@ -50,6 +68,20 @@ class Vectors(NamedTuple):
     """``[Q]``: target parameters, of the first networks."""
     optimizer: OptimizerState
 
+    @property
+    def is_finite(self) -> None:
+        """Whether all of it is finite, which is not known."""
+        return None
+
+    @property
+    def vectors(self) -> Vectors:
+        """The state itself."""
+        return self
+
+    def params_of(self, span: slice) -> Array:
+        """Return a copy of some parameters, in main memory."""
+        return fetched(self.params[span]).numpy()
+
     def copy(self) -> Vectors:
         """Return an independent copy."""
         return Vectors(self.params.clone(), self.target.clone(), copied(self.optimizer))
@@ -58,7 +90,7 @@ class Vectors(NamedTuple):
 class Snapshot(NamedTuple):
     """Everything that an update replaces. No update changes a part of it in place."""
 
-    vectors: Vectors
+    state: Held
     buffers: dict[str, Tensor]
     moments: dict[str, Moments]
     counts: tuple[int, int, int]
@@ -83,7 +115,7 @@ class Training:
         self._spans = {name: slice(ends[k], ends[k + 1]) for k, name in enumerate(modules)}
         self._optimizer = recipe.optimizer.open({name: params[span] for name, span in self._spans.items()})
         target = params[: sum(sizes[: len(recipe.targets)])].clone()
-        self._state = Vectors(params, target, self._optimizer.init())
+        self._held: Held = Vectors(params, target, self._optimizer.init())
         self._own = self._step.layout.places(f"{POLICY}.")
         self._buffers = {name: self._put(buffer.detach()) for name, buffer in modules.named_buffers()}
         arrays = {name: buffer.detach().numpy() for name, buffer in modules[POLICY].named_buffers()}
@@ -96,7 +128,7 @@ class Training:
     def weights(self) -> Weights:
         """Return a copy of the policy's current weights."""
         span = self._spans[POLICY]
-        copy = fetched(self._state.params[span]).numpy()
+        copy = self._held.params_of(span)
         own = {
             name: copy[start - span.start : end - span.start].reshape(shape) for name, start, end, shape in self._own
         }
@@ -125,7 +157,7 @@ class Training:
         params, target = (self._put(torch.tensor(state[f"step/{name}"])) for name in _VECTORS)
         moments = PrefixView(state, _OPTIMIZER)
         optimizer = unpacked(moments, self._optimizer.template, self._optimizer.init())
-        self._state = Vectors(params, target, optimizer)
+        self._held = Vectors(params, target, optimizer)
         self.num_updates, self.num_minibatches, self.num_transitions = (int(count) for count in state["counts"])
         set_rng(self._rng, state["rng"])
 
@@ -144,7 +176,7 @@ class Training:
             params = self._put(self._step.layout.flatten({f"{POLICY}.{n}": torch.tensor(a) for n, a in given.items()}))
             target = params[: len(self._state.target)].clone()
         self._load_buffers(state)
-        self._state = self._state._replace(params=params, target=target)
+        self._held = self._state._replace(params=params, target=target)
 
     def fingerprint(self) -> str:
         """Return a hash of all state of the next update: of the CRC-32 of each array, which takes a third of the time of SHA-256
@@ -158,12 +190,17 @@ class Training:
 
     # ---- inside
 
+    @property
+    def _state(self) -> Vectors:
+        """The state as tensors, which must not be changed."""
+        return self._held.vectors
+
     def _snapshot(self) -> Snapshot:
         counts = self.num_updates, self.num_minibatches, self.num_transitions
-        return Snapshot(self._state, self._buffers, self._moments, counts, self._rng.bit_generator.state)
+        return Snapshot(self._held, self._buffers, self._moments, counts, self._rng.bit_generator.state)
 
     def _restore(self, snapshot: Snapshot) -> None:
-        self._state, self._buffers, self._moments = snapshot.vectors, snapshot.buffers, snapshot.moments
+        self._held, self._buffers, self._moments = snapshot.state, snapshot.buffers, snapshot.moments
         self.num_updates, self.num_minibatches, self.num_transitions = snapshot.counts
         self._rng.bit_generator.state = snapshot.rng
 
@@ -175,17 +212,17 @@ class Training:
         self._moments = self.recipe.policy.moments_of(given)
 
     def _finish(
-        self, state: Vectors, buffers: dict[str, Tensor], stats: Mapping[str, float], values: Mapping[str, float],
+        self, state: Held, buffers: dict[str, Tensor], stats: Mapping[str, float], values: Mapping[str, float],
         num_minibatches: int, num_transitions: int, moments: Mapping[str, Moments],
     ) -> tuple[Weights, dict[str, float]]:  # fmt: skip
         """Accept or reject an update; return the weights and the scalars to report."""
         running = merge_all([self._moments, moments])
         if moments:
             buffers = buffers | self._normalizing(running)
-        self._refuse_non_finite(state, buffers, stats)
-        self._state, self._buffers, self._moments = state, buffers, running
+        if not (state.is_finite and all_finite(buffers.values())):
+            self._refuse_non_finite(state.vectors, buffers, stats)
+        self._held, self._buffers, self._moments = state, buffers, running
         self.num_updates += 1
-        self._follow(state, self.num_updates, "updates")
         self.num_minibatches += num_minibatches
         self.num_transitions += num_transitions
         reported = {f"losses/{name}": value for name, value in stats.items()}
