@@ -24,6 +24,8 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Protocol
 
+import numpy as np
+
 
 class ShapeError(ValueError):
     """An array has the wrong rank or size."""
@@ -51,6 +53,8 @@ TORCH_INTEGERS = ("torch.int64", "torch.int32", "torch.int16", "torch.int8", "to
 TORCH_FLAGS = ("torch.bool",)
 NUMPY_FLOATS = ("float32",)
 NUMPY_FLAGS = ("bool",)
+_NAMES: dict[object, str] = {np.dtype(name): name for name in (*NUMPY_FLOATS, *NUMPY_FLAGS)}
+"""Dtypes of NumPy, which takes longer to name one than to add up a small array."""
 
 
 def dtype_name(value: object) -> str:
@@ -60,7 +64,9 @@ def dtype_name(value: object) -> str:
     'list'
     """
     dtype = getattr(value, "dtype", None)
-    return type(value).__name__ if dtype is None else str(dtype)
+    if dtype is None:
+        return type(value).__name__
+    return _NAMES.get(dtype) or str(dtype)
 
 
 def check_dtype(where: str, name: str, value: object, allowed: tuple[str, ...]) -> None:

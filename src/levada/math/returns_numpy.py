@@ -11,6 +11,8 @@ does not depend on which process computed it. At [128, 64] it takes about 40 us,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -82,19 +84,27 @@ def gae_numpy(
 
 def _discounted_sum(y_t: Floats, a_t: Floats, scratch: Floats) -> None:
     """Solve ``y_t += a_t * y_{t+1}`` in place; see `levada.math._scan.discounted_sum`."""
+    before = y_t.copy()
+    with np.errstate(invalid="ignore"):
+        _solve(y_t, a_t, scratch, np.multiply)
+        if not np.isfinite(y_t).all():  # perhaps because of 0 * inf: again, with 0 for that
+            np.copyto(y_t, before)
+            _solve(y_t, a_t, scratch, _product)
+
+
+def _solve(y_t: Floats, a_t: Floats, scratch: Floats, multiply: Callable[..., Floats]) -> None:
     num_steps, span = len(y_t), 1
     a_t = a_t[:-1]
     while span < num_steps:
         earlier = y_t[:-span]
         # The product is complete before the sum starts, so rows that are both read and written are safe.
-        earlier += _product(a_t, y_t[span:], scratch[:-span])
+        earlier += multiply(a_t, y_t[span:], out=scratch[:-span])
         if 2 * span < num_steps:
-            a_t = _product(a_t[:-span], a_t[span:], np.empty_like(a_t[span:]))
+            a_t = multiply(a_t[:-span], a_t[span:], out=np.empty_like(a_t[span:]))
         span *= 2
 
 
-def _product(a: Floats, b: Floats, out: Floats) -> Floats:
-    with np.errstate(invalid="ignore"):  # 0 * inf
-        np.multiply(a, b, out=out)
+def _product(a: Floats, b: Floats, *, out: Floats) -> Floats:
+    np.multiply(a, b, out=out)
     np.copyto(out, 0.0, where=(a == 0.0) & np.isnan(out))
     return out

@@ -22,11 +22,11 @@ Nest: TypeAlias = "Array | dict[str, Nest] | tuple[Nest, ...]"
 
 
 class Stacks(NamedTuple):
-    """Stacks of frames by reference, assembled only for the rows of a minibatch."""
+    """Stacks of frames by reference, assembled only for the rows of a minibatch. Tensors, or arrays."""
 
-    frames: Tensor
+    frames: Any
     """``[P, ...]``."""
-    places: Tensor
+    places: Any
     """``[N, ..., k]``, int64: positions of the k frames of each stack."""
 
 

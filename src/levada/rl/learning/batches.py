@@ -93,6 +93,8 @@ class Cut:
 
     def rows_by_part(self) -> Array:
         """Return all rows, part by part."""
+        if self.num_parts == 1:
+            return np.arange(self.num_rows)
         return np.concatenate([self.rows_of(part) for part in range(self.num_parts)])
 
     def order(self, rng: np.random.Generator) -> Array:

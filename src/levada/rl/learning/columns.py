@@ -1,4 +1,4 @@
-"""Columns of transitions as tensors, with the rows that are no transitions blanked."""
+"""Columns of transitions as arrays or tensors, with the rows that are no transitions blanked."""
 
 from __future__ import annotations
 
@@ -23,29 +23,38 @@ def to_tensors(data: Transitions, *, stacks: bool = True) -> dict[str, Any]:
     """Convert the columns to tensors, the mask to float32. Masked steps become zero, except for observations and state: their
     weight is 0, and 0 times an overflow would be NaN. `stacks`: leave stacks of frames to be assembled per minibatch.
     """
-    convert = _to_tensor if stacks else _to_array_tensor
+    return {name: map_nest(_to_tensor, nest) for name, nest in to_arrays(data, stacks=stacks).items()}
+
+
+def to_arrays(data: Transitions, *, stacks: bool = True) -> dict[str, Any]:
+    """The same as arrays; what is on a GPU stays there, as tensors."""
+    convert = _to_array_or_stacks if stacks else _to_array
     columns: dict[str, Any] = {name: map_nest(convert, nest) for name, nest in data.columns.items()}
-    if MASK not in columns:
+    mask = columns.get(MASK)
+    if mask is None:
         return columns
-    mask = columns[MASK] = columns[MASK].to(torch.float32)
-    left_out = mask == 0.0
-    if bool(left_out.any()):
-        for name, column in columns.items():
-            if name not in _KEPT and isinstance(column, Tensor) and column.is_floating_point():
-                fits = column.shape[: mask.ndim] == mask.shape
-                assert fits, f"column {name!r} has shape {tuple(column.shape)}, the mask {tuple(mask.shape)}"
-                rows = left_out.view(*mask.shape, *[1] * (column.ndim - mask.ndim))
-                columns[name] = column.masked_fill(rows, 0.0)
+    if mask.dtype == np.bool_ and mask.all():
+        columns[MASK] = np.ones(mask.shape, np.float32)
+        return columns
+    columns[MASK] = mask.astype(np.float32)
+    for name, column in columns.items():
+        if name not in _KEPT and isinstance(column, np.ndarray) and column.dtype.kind == "f":
+            fits = column.shape[: mask.ndim] == mask.shape
+            assert fits, f"column {name!r} has shape {column.shape}, the mask {mask.shape}"
+            is_here = mask.reshape(*mask.shape, *[1] * (column.ndim - mask.ndim)) != 0.0
+            columns[name] = np.where(is_here, column, column.dtype.type(0.0))
     return columns
 
 
-def _to_tensor(leaf: Array | Frames | DeviceArray) -> Tensor | Stacks:
+def _to_tensor(leaf: Array | Tensor) -> Tensor:
+    return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _to_array_or_stacks(leaf: Array | Frames | DeviceArray) -> Array | Tensor | Stacks:
     if isinstance(leaf, Frames):
-        return Stacks(torch.from_numpy(leaf.pool.as_array()), torch.from_numpy(leaf.index))
-    if isinstance(leaf, DeviceArray):
-        return leaf.tensor
-    return torch.from_numpy(np.ascontiguousarray(leaf))
+        return Stacks(leaf.pool.as_array(), leaf.index)
+    return leaf.tensor if isinstance(leaf, DeviceArray) else np.ascontiguousarray(leaf)
 
 
-def _to_array_tensor(leaf: Array | Frames | DeviceArray) -> Tensor:
-    return leaf.tensor if isinstance(leaf, DeviceArray) else torch.from_numpy(as_array(leaf))
+def _to_array(leaf: Array | Frames | DeviceArray) -> Array | Tensor:
+    return leaf.tensor if isinstance(leaf, DeviceArray) else as_array(leaf)

@@ -74,8 +74,10 @@ class Fused(NamedTuple):
 
     state: InJax
     """The state after them."""
-    table: Tensor
-    """The statistics and the gradient norm of each step that was taken, ``[k, S + 1]``."""
+    num_steps: int
+    """Number of steps that were taken."""
+    stats: Mapping[str, float]
+    """Means over these of the statistics and the gradient norm."""
     priorities: Array | None
     """``[K * M]``, if the loss has any."""
     batch_stats: Mapping[str, float]
@@ -122,12 +124,12 @@ class FusedSteps:
             state: parameters, target parameters and optimizer before.
             values: coefficients of the loss.
             buffers: buffers of the networks.
-            columns: columns ``[N, ...]`` of the batch.
+            columns: columns ``[N, ...]`` of the batch, arrays or tensors.
             rows: rows of each step, ``[K, M]``; or the number of steps, if each takes the whole batch.
             num_before: number of gradient steps before these.
             num_updates: number of updates before this one.
         """
-        leaves: list[Tensor] = []
+        leaves: list[Any] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
         num_steps = rows if isinstance(rows, int) else len(rows)
         index = None if isinstance(rows, int) else rows.astype(np.int32)
@@ -149,18 +151,16 @@ class FusedSteps:
             else:
                 made = run(*args)
         params, followed, moments, told, priorities = made
-        report = np.asarray(told)
-        end = report.size - 1 - len(self._batch_names)
-        table = report[:end].reshape(num_steps, -1)
-        if self._stop_above is not None:
-            table = table[table[:, -1] > 0.0]
+        report = np.asarray(told).tolist()
+        num_taken, is_finite, *numbers = report
+        names = (*self._step.stats, "grad_norm")
         after = InJax(
-            params, target if followed is None else followed, moments, self._place, is_finite=bool(report[-1])
+            params, target if followed is None else followed, moments, self._place, is_finite=is_finite > 0.0
         )  # fmt: skip
         return Fused(
-            after, torch.from_numpy(table[:, :-1].copy()),
+            after, int(num_taken), dict(zip(names, numbers, strict=False)),
             None if priorities is None else np.array(priorities).reshape(-1),
-            dict(zip(self._batch_names, report[end:-1].tolist(), strict=True)),
+            dict(zip(self._batch_names, numbers[len(names) :], strict=True)),
         )  # fmt: skip
 
     def _compiled(
@@ -225,10 +225,10 @@ class FusedSteps:
                 grad, (stats, priorities) = gradient(params, target, values, index, fixed, leaves, active)
                 params, moments, norm = adapted(params, moments, grad, values, active)
                 target = followed(params, target, count + 1, "gradient_steps")
-                row = jnp.concatenate([stats, norm[None], jnp.ones(1)])
+                row = jnp.concatenate([jnp.ones(1), stats, norm[None]])
                 stopped = jnp.bool_(False)
                 if stop is not None:
-                    stopped = row[step.stats.index(stop[0])] > stop[1]
+                    stopped = stats[step.stats.index(stop[0])] > stop[1]
                 return (params, target, moments, count + 1, stopped), (row, priorities)
 
             return run
@@ -260,8 +260,12 @@ class FusedSteps:
             state = [params, target, *jax.tree.leaves(moments)]
             is_finite = jnp.stack([jnp.isfinite(part).all() for part in state]).all()
             found = jnp.zeros(0) if self._batch_stats is None else as_jax(of_batch)(leaves)
+            # of a step that was not taken, all is 0; a network that a step does not train has a loss of NaN
+            taken, numbers = table[:, :1], table[:, 1:]
+            counts_too = (taken > 0.0) & ~jnp.isnan(numbers) if every else taken > 0.0
+            means = jnp.where(counts_too, numbers, 0.0).sum(0) / jnp.where(counts_too, 1.0, 0.0).sum(0)
             # each result costs microseconds, so the numbers are one
-            told = jnp.concatenate([table.reshape(-1), found, is_finite[None].astype(jnp.float32)])
+            told = jnp.concatenate([taken.sum(0), is_finite[None].astype(jnp.float32), means, found])
             return (
                 params, None if self._targets is None else target, moments, told, priorities if priorities.size else None,
             )  # fmt: skip
@@ -306,14 +310,14 @@ def _arrays(state: Vectors) -> tuple[Any, Any, Any]:
     return _array(state.params), _array(state.target), moments
 
 
-def _array(tensor: Tensor) -> Any:
+def _array(leaf: Tensor | Array) -> Any:
     """Return the tensor as JAX takes it, in the same memory; JAX has no 64 bits here."""
-    if tensor.is_cuda:
+    if isinstance(leaf, Tensor) and leaf.is_cuda:
         import jax
 
-        narrow = {torch.int64: torch.int32, torch.float64: torch.float32}.get(tensor.dtype, tensor.dtype)
-        return jax.dlpack.from_dlpack(tensor.to(narrow).contiguous())
-    array = tensor.numpy()
+        narrow = {torch.int64: torch.int32, torch.float64: torch.float32}.get(leaf.dtype, leaf.dtype)
+        return jax.dlpack.from_dlpack(leaf.to(narrow).contiguous())
+    array = leaf.numpy() if isinstance(leaf, Tensor) else leaf
     if array.dtype == np.int64:
         return array.astype(np.int32)
     return array.astype(np.float32) if array.dtype == np.float64 else array

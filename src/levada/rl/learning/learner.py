@@ -37,7 +37,7 @@ from levada.rl.compute.threads import Concurrent, use_threads
 from levada.rl.data.normalize import Moments, merge_all
 from levada.rl.data.spaces import Array
 from levada.rl.learning.batches import Alone, Cut, Microbatches, MinibatchError, Share, changed
-from levada.rl.learning.columns import to_tensors
+from levada.rl.learning.columns import to_arrays, to_tensors
 from levada.rl.learning.loss import POLICY, HasBatchStats, Loss
 from levada.rl.learning.optimizers import Adam, Optimizer
 from levada.rl.learning.step import Mode, has_compiler
@@ -320,7 +320,8 @@ class LiveLearner(Training):
     def _trained(self, batch: Sequence[Transitions], parts: Sequence[int] | None) -> Update[Weights]:
         recipe = self.recipe
         share = self._replicas.share(batch, parts, self._cut, recipe.sampled_moments, self.num_updates)
-        columns = to_tensors(share.data, stacks=recipe.shuffle)
+        # JAX takes arrays as they are, and moves them itself
+        columns = (to_arrays if self._is_fused else to_tensors)(share.data, stacks=recipe.shuffle)
         values = recipe.coefficients(self.num_transitions)
         # A layer may change its buffers in place. Work on copies, so that a rejected update changes nothing.
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
@@ -334,8 +335,9 @@ class LiveLearner(Training):
                 columns[REWARD] = (columns[REWARD] - mean) * scale
         for name, shape in recipe.noise.items():
             drawn = self._rng.standard_normal((share.cut.num_rows, *shape), np.float32)
-            columns[name] = torch.from_numpy(drawn if (rows := share.rows()) is None else drawn[rows])
-        if not self._is_fused:  # JAX moves columns itself
+            own = drawn if (rows := share.rows()) is None else drawn[rows]
+            columns[name] = own if self._is_fused else torch.from_numpy(own)
+        if not self._is_fused:
             columns = self._sender.send_all(columns)
         state, stats, priorities, num, others = self._minibatches(columns, buffers, share, values)
         weights, reported = self._finish(state, buffers, stats, values, num, share.num_transitions, share.moments)
@@ -344,7 +346,7 @@ class LiveLearner(Training):
 
     def _minibatches(
         self, columns: Mapping[str, Any], buffers: Mapping[str, Tensor], share: Share, values: Mapping[str, float]
-    ) -> tuple[Held, dict[str, float], Array | None, int, Mapping[str, float]]:
+    ) -> tuple[Held, Mapping[str, float], Array | None, int, Mapping[str, float]]:
         """Return the state after all gradient steps, the mean statistics, the priorities, the number of steps, and the statistics
         of the whole batch.
         """
@@ -355,7 +357,7 @@ class LiveLearner(Training):
                 orders = [cut.order(self._rng) for _ in range(recipe.num_epochs)]
                 order = np.concatenate(orders).reshape(-1, cut.minibatch_size)
             done = self._fused(self._held, values, buffers, columns, order, self.num_minibatches, self.num_updates)
-            return done.state, self._means(done.table), done.priorities, len(done.table), done.batch_stats
+            return done.state, done.stats, done.priorities, done.num_steps, done.batch_stats
         state = self._state.copy()  # so that a rejected update changes nothing
         collected, priorities = list[Tensor](), list[Tensor]()
         gradient_of = self._step.on(self._mode(cut.microbatch_size * recipe.num_agents), values, buffers, columns)
