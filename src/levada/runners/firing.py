@@ -65,8 +65,11 @@ def perform(node: Node, work: Any, firing: Firing, weights: Any = None) -> tuple
     Raises:
         Exception: whatever the work raises; IteratorEndedError for StopIteration, StrayError for a custom BaseException.
     """
-    with OrdinaryErrors(node.name):
+    try:
         return _perform(node, work, firing, weights)
+    except BaseException as error:
+        OrdinaryErrors(node.name).check(error)
+        raise
 
 
 class OrdinaryErrors:
@@ -82,6 +85,10 @@ class OrdinaryErrors:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.check(error)
+
+    def check(self, error: BaseException | None) -> None:
+        """Raise the ordinary error, if this is one that would be taken for something else."""
         if isinstance(error, StopIteration):
             msg = (
                 f"the work of node {self._node!r} raised StopIteration; likely next(...) of an iterator that has ended"

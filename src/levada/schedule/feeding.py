@@ -22,7 +22,11 @@ def has_input(hub: Hub, stage: StageMachine) -> bool:
     """Whether anything waits in a stage or before it, or it draws from a replay; otherwise it cannot start anything."""
     if stage.num_held or hub.samples[stage]:
         return True
-    return any(queue.num_waiting for _, queues in hub.feeds[stage] for queue in queues)
+    for _, queues in hub.feeds[stage]:
+        for queue in queues:
+            if queue.num_waiting:
+                return True
+    return False
 
 
 def hand_over(hub: Hub, firing: Firing) -> None:

@@ -14,23 +14,29 @@ from levada.schedule.sources import issue_all
 
 if TYPE_CHECKING:
     from levada.schedule.hub import Hub
+    from levada.schedule.queues import QueueMachine
     from levada.schedule.stages import StageMachine
 
 
 def go_on(hub: Hub, instructions: list[HubInstruction]) -> list[HubInstruction]:
     """Add what can be done next to the instructions."""
-    instructions += _insert(hub)
-    if not hub.is_over and (part := reached_by_all(hub)) is not None:
+    if hub.replays:
+        instructions += _insert(hub)
+    if hub.goal is not None and not hub.is_over and (part := reached_by_all(hub)) is not None:
         hub.is_over = True
         instructions.append(Notify(GoalReached(part)))
-    is_resuming = any(source.repeating for source in hub.sources.values())
+    is_resuming = False
+    for source in hub.sources.values():
+        is_resuming |= bool(source.repeating)
     for stage in hub.stages:
         if stage.busy is None and has_input(hub, stage) and not is_resuming and stage not in hub.stopped:
             instructions += _start(hub, stage)
     instructions += issue_all(hub.sources.values())
     if hub.goal is not None and not (hub.is_over or is_resuming):
         instructions += release(hub)
-    instructions += _events_of_queues(hub)
+    for queue in hub.queues.values():
+        if queue.events:
+            instructions += _events_of(queue)
     return instructions
 
 
@@ -55,12 +61,11 @@ def _start(hub: Hub, stage: StageMachine) -> Iterator[HubInstruction]:
         yield from next_draw(hub, stage)
 
 
-def _events_of_queues(hub: Hub) -> Iterator[HubInstruction]:
-    for queue in hub.queues.values():
-        if queue.events:
-            yield from map(Notify, queue.events)
-            if not queue.channel.learners:
-                queue.learned()
-                name = queue.channel.consumer
-                yield from (Notify(Used(name, (e.header,))) for e in queue.events if isinstance(e, Consumed))
-            queue.events.clear()
+def _events_of(queue: QueueMachine) -> Iterator[HubInstruction]:
+    """Tell instruments what has happened in a queue."""
+    yield from map(Notify, queue.events)
+    if not queue.channel.learners:
+        queue.learned()
+        name = queue.channel.consumer
+        yield from (Notify(Used(name, (e.header,))) for e in queue.events if isinstance(e, Consumed))
+    queue.events.clear()

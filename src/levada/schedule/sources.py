@@ -366,10 +366,15 @@ def _number(held: _Held) -> int:
 
 def issue_all(sources: Collection[SourceMachine]) -> Iterator[Issue]:
     """Issue every ticket that may be issued now; sources that share a queue take turns, those with the fewest tickets first."""
+    if len(sources) == 1:
+        [source] = sources
+        while (issue := source.issue()) is not None:
+            yield issue
+        return
     is_done = False
     while not is_done:
         is_done = True
-        for source in sources if len(sources) == 1 else sorted(sources, key=lambda source: source.issued_per_shard):
+        for source in sorted(sources, key=lambda source: source.issued_per_shard):
             issue = source.issue()
             if issue is not None:
                 is_done = False
