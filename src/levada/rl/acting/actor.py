@@ -50,7 +50,8 @@ class Actor:
         self.reward_scale: float = 1.0
         """Factor of rewards: 1 / std of the discounted return, or 1 if the policy does not normalize rewards."""
         self._has_mask = has_action_mask(policy.observation_space)
-        self._loaded = False
+        self.has_weights: bool = False
+        """Whether weights were loaded."""
         self._weight_noise: WeightNoise | None = None
         self._noise: Array | None = None
         # Served networks with equal recipes are shared. Networks with their own noise must not be.
@@ -65,7 +66,7 @@ class Actor:
             self.reward_scale = reward_scale(weights["returns.var"])
         if self.policy.weight_noise and self._weight_noise is None:
             self._weight_noise = WeightNoise.of({name: array.shape for name, array in weights.items()})
-        self._loaded, self._noise = True, None
+        self.has_weights, self._noise = True, None
 
     def draw_weight_noise(self, rng: np.random.Generator) -> None:
         """Act with noise on the weights until others are loaded, if the policy uses weight noise."""
@@ -147,7 +148,7 @@ class Actor:
 
     def _inner(self, obs: Nest) -> Nest:
         """Return the observations without the mask; raise WeightsError if no weights are loaded."""
-        if not self._loaded:
+        if not self.has_weights:
             msg = f"Actor of policy {self.policy.name!r} has no weights; did you forget actor.load(weights)?"
             raise WeightsError(msg)
         return cast("dict[str, Nest]", obs)[OBS] if self._has_mask else obs

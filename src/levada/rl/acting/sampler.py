@@ -109,7 +109,8 @@ class LiveSampler(EnvLoop):
     def sampling(self, weights: Mapping[str, Array]) -> Acting[Rollout]:
         """Yield the actions of T steps with these weights, each for the result of the step, and return the rollout."""
         num_steps, num_envs = self.recipe.num_steps, self.recipe.num_envs
-        noise = self._begin(weights)
+        self.actor.load(weights)
+        noise = self._noise()
         acted = self._allocate()
         buffer, rows, value = acted.buffer, acted.rows, acted.value
         buffer.begin(self.obs)
@@ -141,8 +142,12 @@ class LiveSampler(EnvLoop):
 
     def _roll_out(self, compiled: CompiledRollout, weights: Mapping[str, Array]) -> Rollout:
         """Act for T steps with these weights, in one compiled call."""
+        if not self.actor.has_weights:
+            self.actor.load(weights)  # which checks them
         self.stopwatch.do(ENVIRONMENT)
-        rolled = compiled(weights, self._begin(weights))
+        rolled = compiled(weights, self._noise())
+        if rolled.value is None or rolled.next_value is None or self.recipe.policy.normalize_reward:
+            self.actor.load(weights)
         steps = rolled.steps
         self.obs: Nest = rolled.obs
         self.stopwatch.do(WRITING)
@@ -157,9 +162,8 @@ class LiveSampler(EnvLoop):
         self.stopwatch.do(INFERENCE)
         return self._rollout(acted, self.recipe.num_steps, None, has_values=False, rolled=rolled)
 
-    def _begin(self, weights: Mapping[str, Array]) -> Array:
-        """Load weights; return the noise of T steps."""
-        self.actor.load(weights)
+    def _noise(self) -> Array:
+        """Draw the noise of T steps."""
         return self.actor.head.draw(self.rng, self.recipe.num_steps, self.recipe.num_envs)
 
     def _allocate(self) -> _Acted:
