@@ -216,6 +216,6 @@ def _check_settings(job: Job, settings: Mapping[str, Mapping[str, Any]]) -> None
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """Without a last one that is being written."""
+    """The JSON objects, without a last one that is being written. Libraries print lines of their own between them."""
     text = path.read_text() if path.exists() else ""
-    return text[: text.rfind("\n") + 1].splitlines()
+    return [line for line in text[: text.rfind("\n") + 1].splitlines() if line.startswith("{")]

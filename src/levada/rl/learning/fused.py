@@ -270,7 +270,8 @@ class FusedSteps:
                 params, None if self._targets is None else target, moments, told, priorities if priorities.size else None,
             )  # fmt: skip
 
-        return jax.jit(update)
+        options = self._place.compiler_options
+        return jax.jit(update, compiler_options=None if options is None else dict(options))
 
     def _active(self, count: int) -> tuple[str, ...]:
         return tuple(name for name in self._spans if count % self._update_every.get(name, 1) == 0)
