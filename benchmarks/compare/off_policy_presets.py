@@ -40,8 +40,10 @@ def _dqn_forms(samples_per_insert: float) -> tuple[Form, ...]:
     step_by_step = {**ratio, "num_envs": 1, "num_steps": gap, "num_gradient_steps": 1}
     as_it_comes = {**ratio, **_AS_IT_COMES, "num_envs": 8}
     return (
-        Form(name="step by step, inline", on="inline", fields=step_by_step),
-        Form(name="step by step, inline, XLA", on="inline", fields={**step_by_step, "compile": "xla"}),
+        Form(name="step by step, inline", on="inline", fields=step_by_step, target_ratio=1.5),
+        Form(
+            name="step by step, inline, XLA", on="inline", fields={**step_by_step, "compile": "xla"}, target_ratio=1.5
+        ),
         Form(name="as it comes, inline", on="inline", fields=as_it_comes),
         Form(name="as it comes, 1 worker", on="processes:1", fields=as_it_comes),
     )

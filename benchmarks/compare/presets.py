@@ -27,6 +27,8 @@ class Form:
     """Further fields of levada's algorithm."""
     threads: int = 1
     """Of the learner."""
+    target_ratio: float | None = None
+    """Its own, in place of that of the preset."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ def throughput_table(runs: Sequence[Run], benchmark: Benchmark, presets: Sequenc
             for over, rate in _RATES[benchmark.counts].items():
                 if preset.quoted and over != "training":
                     continue
-                target = preset.target_ratio if over == "training" else None
+                target = (form.target_ratio or preset.target_ratio) if over == "training" else None
                 has_name = levadas and len(preset.forms) > 1
                 row = {"settings": preset.name, "levada runs": form.name if has_name else "", "over": over}
                 rows.append(row | _compared(peers, levadas, rate, target, preset.quoted))

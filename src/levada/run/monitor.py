@@ -371,13 +371,13 @@ class _Means(NamedTuple):
 
     @classmethod
     def over(cls, episodes: Collection[Episode]) -> _Means:
-        length = sum(episode.length for episode in episodes) / len(episodes)
+        length = sum([episode.length for episode in episodes]) / len(episodes)
         return cls(_mean_return(episodes), length, mean_unshaped(episodes))
 
 
 def _mean_return(episodes: Collection[Episode]) -> float:
     # sum, not fsum: diverged returns should be shown, not raise OverflowError
-    return sum(episode.episode_return for episode in episodes) / len(episodes)
+    return sum([episode.episode_return for episode in episodes]) / len(episodes)
 
 
 class _Recent:

@@ -315,16 +315,14 @@ class FlowRun:
             return
         if firing.node in self._deferred:
             self._ready.remove(firing)
-            output = Output(Deferred(firing.node, tuple(item.value for item in firing.inputs)))
-            self._handle(Finished(firing, (output,)))
-            return
+            deferred = Deferred(firing.node, tuple(item.value for item in firing.inputs))
+            return self._handle(Finished(firing, (Output(deferred),)))
+        self._accounts.begins(firing)
         try:
-            with self._accounts.executing(firing):
-                given = firing
-                if self.transport.passes_references and node.kind not in PASSING:
-                    given = with_values(firing, self.transport.resolve)
-                outputs = perform(node, self._work_of(node), given)
-                leave_if_forked(self._process, None)
+            looks = self.transport.passes_references and node.kind not in PASSING
+            given = with_values(firing, self.transport.resolve) if looks else firing
+            outputs = perform(node, self._work_of(node), given)
+            leave_if_forked(self._process, None)
         except TableLostError:
             return  # the firing is still waiting, and is withdrawn next
         except ItemLostError as error:
@@ -337,6 +335,8 @@ class FlowRun:
             if self._stops(firing, error):
                 return
             raise  # the firing is still waiting: the next turn tries it again
+        finally:
+            self._accounts.ends()
         self._ready.remove(firing)
         self._accounts.executed(firing)
         self._handle(Finished(firing, outputs))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from time import perf_counter, process_time
 
 from levada.flow.events import Event, Fired, Instrument, NodeStatistics, Statistics, WorkerStatistics
 from levada.flow.graph import Flow
-from levada.flow.stopwatch import OUTSIDE, TRANSPORT, Stopwatch
+from levada.flow.stopwatch import OUTSIDE, TRANSPORT, Activity, Stopwatch
 from levada.runners.attribution import MAIN, Attribution
 from levada.schedule import Firing, Hub
 
@@ -30,12 +29,14 @@ class Accounts:
         self._instruments = tuple(instruments)
         self._stopwatch = stopwatch
         self._executed = 0.0, 0.0, 0.0
+        self._before: Activity = TRANSPORT
+        self._start_s = self._start_cpu_s = 0.0
         self._busy_s: defaultdict[str, float] = defaultdict(float)
         self._cpu_s: defaultdict[str, float] = defaultdict(float)
         self._blocked_s: defaultdict[str, float] = defaultdict(float)
         self._blocked_by: dict[str, str] = {}
         self._num_firings: defaultdict[str, int] = defaultdict(int)
-        self._start_s = self._noted_s = perf_counter()
+        self._began_s = self._noted_s = perf_counter()
         self.attribution: Attribution = Attribution(perf_counter)
         """The times of all workers."""
 
@@ -44,18 +45,17 @@ class Accounts:
         self._stopwatch.begin(TRANSPORT)
         self._stopwatch.restart()
         self.attribution.begin()
-        self._start_s = self._noted_s = self.attribution.start_s
+        self._began_s = self._noted_s = self.attribution.start_s
 
-    @contextmanager
-    def executing(self, firing: Firing) -> Iterator[None]:
-        """Measure a firing that is executed in this thread."""
-        before = self._stopwatch.begin((firing.node, ""))
-        start_s, start_cpu_s = perf_counter(), process_time()
-        try:
-            yield
-        finally:
-            self._stopwatch.begin(before)
-            self._executed = start_s, perf_counter(), process_time() - start_cpu_s
+    def begins(self, firing: Firing) -> None:
+        """Begin to measure a firing that is executed in this thread."""
+        self._before = self._stopwatch.begin((firing.node, ""))
+        self._start_s, self._start_cpu_s = perf_counter(), process_time()
+
+    def ends(self) -> None:
+        """End it."""
+        self._stopwatch.begin(self._before)
+        self._executed = self._start_s, perf_counter(), process_time() - self._start_cpu_s
 
     def executed(self, firing: Firing) -> None:
         """Record the firing that was measured."""
@@ -99,7 +99,7 @@ class Accounts:
     def statistics(self) -> Statistics:
         """Return statistics of the run at this moment, as plain data."""
         self.note_blocked(perf_counter())
-        wall_s = perf_counter() - self._start_s
+        wall_s = perf_counter() - self._began_s
         nodes = {}
         for node in self._flow.nodes.values():
             shards = node.shards if node.kind == "source" else 1

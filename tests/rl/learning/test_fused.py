@@ -34,6 +34,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a2c": ("a2c", "CartPole-v1", ON_POLICY),
     "impala": ("impala", "CartPole-v1", ON_POLICY),
     "appo": ("appo", "CartPole-v1", ON_POLICY),
+    "appo, targets": ("appo", "CartPole-v1", ON_POLICY | {"target_update_interval": 2, "num_epochs": 3}),
     "dqn": ("dqn", "CartPole-v1", REPLAYED | {"target_update_interval": 7, "num_gradient_steps": 4}),
     "dqn, prioritized": ("dqn", "CartPole-v1", REPLAYED | {"prioritized": True, "num_gradient_steps": 2}),
     "sac": ("sac", "Pendulum-v1", REPLAYED | {"num_gradient_steps": 4}),
@@ -92,6 +93,21 @@ def transitions(num_rows: int) -> Transitions:
         "obs": rng.standard_normal((num_rows, 4)).astype(np.float32), "action": rng.integers(0, 2, num_rows),
         "log_prob": np.full(num_rows, -0.69, np.float32), **floats,
     })  # fmt: skip
+
+
+def test_masked_rows_teach_nothing() -> None:
+    mask = np.ones(64, np.bool_)
+    mask[5:9] = False
+    weights = []
+    for value in (0.5, np.nan):
+        columns = dict(transitions(64).columns) | {"mask": mask}
+        for name in ("advantage", "target", "value"):
+            columns[name] = np.where(mask, columns[name], np.float32(value))
+        learner = PPO(compile="xla", num_minibatches=2, **ON_POLICY).part(Task("CartPole-v1")).learner.open(seed=1)
+        weights.append(learner.update([Transitions(columns)]).weights)
+        assert learner.num_transitions == 60
+    for name, array in weights[0].items():
+        np.testing.assert_array_equal(weights[1][name], array, err_msg=name)
 
 
 def test_a_rejected_update_changes_nothing(tmp_path: Any) -> None:

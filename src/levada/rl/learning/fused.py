@@ -94,7 +94,7 @@ class FusedSteps:
         targets: how target networks follow; None: there are none.
         update_every: networks that are trained only in every n-th gradient step.
         stop_above: index of a statistic, by name, and its limit; the rest of an update is skipped once it exceeds the limit.
-        batch_stats: statistics of a whole batch, of which the loss has some.
+        batch_stats: the loss's statistics of a whole batch; None: it has none.
         device: where all of it is computed, by PyTorch's name.
     """
 
@@ -151,8 +151,7 @@ class FusedSteps:
             else:
                 made = run(*args)
         params, followed, moments, told, priorities = made
-        report = np.asarray(told).tolist()
-        num_taken, is_finite, *numbers = report
+        num_taken, is_finite, *numbers = np.asarray(told).tolist()
         names = (*self._step.stats, "grad_norm")
         after = InJax(
             params, target if followed is None else followed, moments, self._place, is_finite=is_finite > 0.0

@@ -33,17 +33,21 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = num_envs
         self.single_observation_space: Space[Any] = env.observation_space
         self.single_action_space: Space[Any] = env.action_space
+        self._running: Running | None = None
         self._leaves: list[Any] = []
+        """The arrays of a batch that was restored, until that is asked for."""
 
     @property
     def running(self) -> Running:
         """The batch in the middle of its episodes, after the first reset."""
-        running: Running = jax.tree.unflatten(self._structure, self._leaves)
-        return running
+        if self._leaves:
+            self._running, self._leaves = jax.tree.unflatten(self._structure, self._leaves), []
+        assert self._running is not None
+        return self._running
 
     @running.setter
     def running(self, running: Running) -> None:
-        self._leaves = jax.tree.leaves(running)
+        self._running, self._leaves = running, []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; with a seed, always the same ones."""
@@ -58,7 +62,8 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of the batch alone, as arrays of NumPy."""
-        return {"_leaves": [np.asarray(leaf) for leaf in self._leaves]}
+        leaves = self._leaves or jax.tree.leaves(self._running)
+        return {"_leaves": [np.asarray(leaf) for leaf in leaves]}
 
     @cached_property
     def _begin(self) -> Any:

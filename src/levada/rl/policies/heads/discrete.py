@@ -134,12 +134,15 @@ class MultiBinaryHead(ActionHead):
         return -softplus(xp.where(action, -params, params), xp).sum(axis=1)
 
 
+_TINY = float(np.finfo(np.float64).tiny)
+
+
 def _gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Draw standard Gumbel noise, so that the argmax of logits + noise follows the softmax of the logits (Gumbel 1954,
     Statistical theory of extreme values). It is minus the logarithm of an exponential number in double precision: single
     precision cannot represent the rarest actions.
     """
-    noise = np.maximum(rng.standard_exponential(shape), np.finfo(np.float64).tiny)
+    noise = np.maximum(rng.standard_exponential(shape), _TINY)
     return np.negative(np.log(noise, out=noise), out=noise).astype(np.float32)
 
 
