@@ -41,7 +41,7 @@ class Targets(NamedTuple):
 
 
 class InJax:
-    """The state after an update, as arrays of JAX. The next one need not convert them."""
+    """The state after an update, as arrays of JAX, which the next update takes without converting them."""
 
     def __init__(self, params: Any, target: Any, moments: Any, place: JaxPlace, *, is_finite: bool) -> None:
         self.arrays: tuple[Any, Any, Any] = params, target, moments

@@ -42,7 +42,7 @@ class NonFiniteError(LevadaError, ArithmeticError):
 
 
 class Held(Protocol):
-    """State between updates, which none of them changes."""
+    """Parameters, targets and optimizer between two updates. An update replaces them, and changes nothing in place."""
 
     @property
     def is_finite(self) -> bool | None:
