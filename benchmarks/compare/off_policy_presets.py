@@ -5,8 +5,9 @@ Levada runs in several forms, all with that ratio. *Step by step* interleaves as
 weights act in the very next step. DQN's update is also compiled by XLA there. *As it comes* groups as levada does by default:
 several env steps, then the gradient steps that are due for them, on weights that are published once.
 
-In one form of SAC, levada's layers are bfloat16. The peers and all other forms compute in float32, where the matrix products of a
-gradient step alone take most of its time (`sac_limit.py`).
+In one form of SAC, XLA computes two halves of a minibatch at a time, one on each core. In another, levada's layers are bfloat16;
+the peers and all other forms compute in float32, where the matrix products of a gradient step alone take most of its time
+(`sac_limit.py`).
 
 Not equal: SB3 changes the target of its DQN every 10,000 env steps, levada every 2,500 gradient steps, which is as often. The
 peers take a deviation of SAC's actor from a clipped logarithm, each in its own bounds.
@@ -56,6 +57,12 @@ _SAC_FORMS: Final = (
 )
 _SAC_BFLOAT16: Final = Form(
     name="as it comes, inline, bfloat16", on="inline", fields={"num_envs": 1, **_AS_IT_COMES, "precision": "bfloat16"}
+)
+_SAC_XLA: Final = Form(
+    name="as it comes, inline, XLA, 2 threads",
+    on="inline",
+    fields={"num_envs": 1, **_AS_IT_COMES, "compile": "xla", "microbatch_size": 128},
+    threads=2,
 )
 _DQN: Final[Mapping[str, object]] = {
     **_FROM_THE_START,
@@ -137,7 +144,7 @@ SAC_HALFCHEETAH: Final = Benchmark(
             threads=2,
             num_env_steps=1_500,
             target_ratio=1.3,
-            forms=(*_SAC_FORMS[1:], _SAC_BFLOAT16),
+            forms=(*_SAC_FORMS[1:], _SAC_XLA, _SAC_BFLOAT16),
             levada=_SAC,
         ),
     ),

@@ -26,6 +26,7 @@ EXPORTED = [
     "gae_numpy",
     "lambda_returns",
     "n_step_returns",
+    "normalized_advantage",
     "quantile_huber_loss",
     "quantile_td_loss",
     "retrace",

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from levada.algorithms.impala import IMPALA, actor_critic_loss, vtrace_of
+from levada.algorithms.impala import IMPALA, actor_critic_loss, advantages_of, vtrace_of
 from levada.math import clipped_surrogate
 from levada.rl.learning.learner import Learner
 from levada.rl.learning.loss import LossOutput, Networks
@@ -67,6 +67,6 @@ class APPOLoss:
         rho = (target.log_prob - log_mu).exp()
         trace = vtrace_of(hp, batch, new, rho)
         ratio = (log_mu - target.log_prob).exp().clamp(max=hp.clip_importance) * (new.log_prob - log_mu).exp()
-        advantage = trace.pg_advantages
+        advantage = advantages_of(hp, trace, weight)
         surrogate = clipped_surrogate(ratio, advantage, hp.clip_range)
         return actor_critic_loss(hp, batch, new, trace, -(weight * surrogate).sum(), rho)

@@ -25,7 +25,7 @@ from levada.algorithms.checks import ConfigError, require_divides
 from levada.algorithms.neural import Part
 from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Latest, Queue, Stream
-from levada.math import VTrace, vtrace
+from levada.math import VTrace, normalized_advantage, vtrace
 from levada.rl.acting.rollout import Rollout
 from levada.rl.acting.sampler import OnNewWeights
 from levada.rl.envs.task import Task
@@ -52,8 +52,8 @@ class IMPALA(RolloutAlgorithm):
     """Number of rollouts per update. With more rollouts, updates are less noisy, and there are fewer."""
     microbatch_size: PositiveInt | None = None
     """Gradient accumulation: number of transitions whose gradient is computed at a time; must be a multiple of num_steps and
-    divide num_rollouts * num_envs * num_steps. Smaller values give the same gradient up to rounding; for images a few hundred
-    are fastest, since they fit into the cache. None: the whole batch."""
+    divide num_rollouts * num_envs * num_steps. Smaller values give the same gradient up to rounding, unless advantages are
+    normalized; for images a few hundred are fastest, since they fit into the cache. None: the whole batch."""
     max_lag: NonNegativeInt | None = 4
     """Maximum number of updates between the policy that collected a sample and the policy that learns from it. None: no
     limit. With smaller values fewer shards work at a time: `levada show` prints how many are idle. With `replay_ratio`, only
@@ -74,7 +74,11 @@ class IMPALA(RolloutAlgorithm):
     """Upper limit rho-bar of the importance ratios of V-trace. With larger values, the bias towards the behavior policy
     is smaller and the variance is higher."""
     clip_c: PositiveFloat = 1.0
-    """Upper limit c-bar of the trace coefficients of V-trace. Larger values propagate corrections further back in time."""
+    """Upper limit c-bar of the trace coefficients of V-trace. Larger values propagate corrections further back in time;
+    with values below 1, traces decay as with the lambda of GAE."""
+    normalize_advantage: bool = False
+    """Normalize advantages to mean 0 and standard deviation 1 in each batch, or microbatch. Then `entropy_coef` does not depend
+    on the scale of the rewards."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,7 +191,8 @@ class VTraceLoss:
         new = Unrolled.of(networks.policy, batch)
         rho = (new.log_prob - batch["log_prob"].t()).detach().exp()
         trace = vtrace_of(self.hp, batch, new, rho)
-        return actor_critic_loss(self.hp, batch, new, trace, -(weight * trace.pg_advantages * new.log_prob).sum(), rho)
+        policy_loss = -(weight * advantages_of(self.hp, trace, weight) * new.log_prob).sum()
+        return actor_critic_loss(self.hp, batch, new, trace, policy_loss, rho)
 
 
 def vtrace_of(hp: IMPALA, batch: Mapping[str, Any], new: Unrolled, rho: Tensor) -> VTrace:
@@ -199,6 +204,11 @@ def vtrace_of(hp: IMPALA, batch: Mapping[str, Any], new: Unrolled, rho: Tensor) 
         batch["reward"].t(), new.value, v_t, terminated, truncated, rho,
         discount=hp.discount, clip_rho=hp.clip_rho, clip_c=hp.clip_c, clip_pg_rho=hp.clip_rho,
     )  # fmt: skip
+
+
+def advantages_of(hp: IMPALA, trace: VTrace, weight: Tensor) -> Tensor:
+    """Advantages of V-trace, normalized if they are to be."""
+    return normalized_advantage(trace.pg_advantages, weight) if hp.normalize_advantage else trace.pg_advantages
 
 
 def actor_critic_loss(

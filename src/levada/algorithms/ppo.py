@@ -24,7 +24,7 @@ from levada.algorithms.gae import GAE
 from levada.algorithms.neural import Part
 from levada.algorithms.rollouts import RolloutAlgorithm
 from levada.flow import Flow, Latest, Queue, Stream
-from levada.math import clipped_surrogate, explained_variance
+from levada.math import clipped_surrogate, explained_variance, normalized_advantage
 from levada.rl.acting.rollout import Rollout
 from levada.rl.envs.task import Task
 from levada.rl.learning.loss import Loss, LossOutput, Networks
@@ -197,8 +197,7 @@ class PPOLoss:
         ratio = log_ratio.exp()
         advantage = batch["advantage"]
         if hp.normalize_advantage:
-            centered = advantage - weight.dot(advantage)
-            advantage = centered / (weight.dot(centered * centered).sqrt() + 1e-8)
+            advantage = normalized_advantage(advantage, weight)
 
         surrogate = clipped_surrogate(ratio, advantage, clip)
         error = (value - batch["target"]).square()

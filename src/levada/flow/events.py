@@ -42,7 +42,7 @@ class Report(Struct, frozen=True):
         return {f"{scope}{slash}{name}": value for name, value in self.values.items()}
 
 
-class Fired(Struct, frozen=True):
+class Fired(Struct, frozen=True, gc=False):
     """A node finished a firing. Times are in seconds of `time.perf_counter`."""
 
     node: str
@@ -56,7 +56,7 @@ class Fired(Struct, frozen=True):
     """Of a firing at a shard, number of the ticket that it worked on, as in the headers of items."""
 
 
-class Consumed(Struct, frozen=True):
+class Consumed(Struct, frozen=True, gc=False):
     """An item was taken from a queue by its consumer."""
 
     channel: str
@@ -74,21 +74,21 @@ class Requeued(Struct, frozen=True):
     header: Header
 
 
-class Used(Struct, frozen=True):
+class Used(Struct, frozen=True, gc=False):
     """An update has learned from these items; if a queue leads to no learner, they were consumed."""
 
     node: str
     headers: tuple[Header, ...]
 
 
-class Stored(Struct, frozen=True):
+class Stored(Struct, frozen=True, gc=False):
     """An item was inserted into a replay."""
 
     replay: str
     header: Header
 
 
-class Dropped(Struct, frozen=True):
+class Dropped(Struct, frozen=True, gc=False):
     """An item was discarded: `stale`, `full`, `filtered`, or `stopped` with its learner."""
 
     channel: str

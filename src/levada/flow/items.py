@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from levada.flow.stopwatch import Stopwatch
 
 
-class Episode(Struct, frozen=True, repr_omit_defaults=True):
+class Episode(Struct, frozen=True, repr_omit_defaults=True, gc=False):
     """A finished episode."""
 
     episode_return: float
@@ -144,7 +144,7 @@ class Shard:
     """`serve(factory)`: create a model for acting, in this process or wherever the deployment runs inference."""
 
 
-class Header(Struct, frozen=True):
+class Header(Struct, frozen=True, gc=False):
     """Header of an item; travels with it from its source to the update that consumes it."""
 
     versions: Mapping[str, int]
@@ -157,7 +157,7 @@ class Header(Struct, frozen=True):
     episodes: tuple[Episode, ...]
 
 
-class Draw(Struct, frozen=True):
+class Draw(Struct, frozen=True, gc=False):
     """The entries of a replay that make up a batch, as a reference for their new priorities."""
 
     replay: str
@@ -172,7 +172,7 @@ class Draw(Struct, frozen=True):
     """Handle by which the table identifies the entries."""
 
 
-class Item(Struct, frozen=True):
+class Item(Struct, frozen=True, gc=False):
     """A value with the headers of everything it was made from (a batch of 8 rollouts has 8 headers)."""
 
     value: Any

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from levada.math.off_policy import vtrace as vtrace
     from levada.math.policy_gradient import clipped_surrogate as clipped_surrogate
     from levada.math.policy_gradient import explained_variance as explained_variance
+    from levada.math.policy_gradient import normalized_advantage as normalized_advantage
     from levada.math.rescaling import signed_hyperbolic as signed_hyperbolic
     from levada.math.rescaling import signed_parabolic as signed_parabolic
     from levada.math.returns import discounted_returns as discounted_returns
@@ -72,6 +73,7 @@ _HOME = {
     "gae_numpy": "levada.math.returns_numpy",
     "lambda_returns": "levada.math.returns",
     "n_step_returns": "levada.math.returns",
+    "normalized_advantage": "levada.math.policy_gradient",
     "quantile_huber_loss": "levada.math.value_distributions",
     "quantile_td_loss": "levada.math.td",
     "retrace": "levada.math.off_policy",

@@ -34,6 +34,29 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip_range: float | Tens
     return torch.minimum(ratio * advantage, advantage + clip_range * advantage.abs())
 
 
+def normalized_advantage(advantage: Tensor, weight: Tensor) -> Tensor:
+    """Normalize advantages to mean 0 and standard deviation 1, so that one entropy coefficient suits rewards of any scale.
+
+    Args:
+        advantage: floating ``[*batch]``.
+        weight: weights of the rows, like advantage, nonnegative, with sum 1; rows with weight 0 do not count.
+
+    Returns:
+        (A - mean(A)) / (std(A) + 1e-8), like advantage.
+
+    Raises:
+        ShapeError: weight has another shape than advantage.
+
+    >>> normalized_advantage(torch.tensor([[1.0, 3.0]]), torch.tensor([[0.5, 0.5]]))
+    tensor([[-1.,  1.]])
+    """
+    check_shape("normalized_advantage", "weight", weight, tuple(advantage.shape), "advantage")
+    weight = weight.flatten()
+    centered = advantage - weight.dot(advantage.flatten())
+    flat = centered.flatten()
+    return centered / (weight.dot(flat * flat).sqrt() + 1e-8)
+
+
 def explained_variance(prediction: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     """Compute the fraction of the variance of value targets that predictions explain: 1 - Var(target - prediction) / Var(target).
 

@@ -55,7 +55,7 @@ class Plan:
     """Whether the result depends on timing: on which samples arrive first."""
 
 
-class Spent(Struct, frozen=True):
+class Spent(Struct, frozen=True, gc=False):
     """A firing at a shard, with times in seconds of `time.perf_counter`, which all processes of a machine share."""
 
     node: str
@@ -95,7 +95,7 @@ class ShardOpened(Struct, frozen=True, tag=True):
     """Why the saved state could not be restored; empty if it was, or there was none."""
 
 
-class TicketDone(Struct, frozen=True):
+class TicketDone(Struct, frozen=True, gc=False):
     """The result of a ticket."""
 
     closed: Closed

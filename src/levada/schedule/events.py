@@ -16,7 +16,7 @@ from levada.flow.events import Event as WatchEvent
 from levada.flow.items import Draw, Episode, Header, Item
 
 
-class Read(Struct, frozen=True):
+class Read(Struct, frozen=True, gc=False):
     """A read of a register by a firing."""
 
     key: str | None
@@ -26,7 +26,7 @@ class Read(Struct, frozen=True):
     """The version that the ticket names. None: the newest when the firing starts."""
 
 
-class Ticket(Struct, frozen=True):
+class Ticket(Struct, frozen=True, gc=False):
     """The right of a shard to fire its source, usually for one item."""
 
     source: str
@@ -37,7 +37,7 @@ class Ticket(Struct, frozen=True):
     """Register -> version to read, if a queue in admission order names one."""
 
 
-class Firing(Struct, frozen=True, eq=False):
+class Firing(Struct, frozen=True, eq=False, gc=False):
     """One call of a node, as ordered by the schedule. Two firings are equal only if they are the same object."""
 
     node: str
@@ -57,7 +57,7 @@ class Firing(Struct, frozen=True, eq=False):
         return f"{self.node}{shard}, firing {self.number}{ticket}"
 
 
-class Output(Struct, frozen=True):
+class Output(Struct, frozen=True, gc=False):
     """One output value of a firing."""
 
     value: Any
@@ -71,11 +71,11 @@ class Output(Struct, frozen=True):
 # ---- events
 
 
-class Begin(Struct, frozen=True):
+class Begin(Struct, frozen=True, gc=False):
     """The run starts."""
 
 
-class Finished(Struct, frozen=True):
+class Finished(Struct, frozen=True, gc=False):
     """A firing is done."""
 
     firing: Firing
@@ -84,7 +84,7 @@ class Finished(Struct, frozen=True):
     """Policy -> version that the firing of a source actually used."""
 
 
-class HandedOver(Struct, frozen=True):
+class HandedOver(Struct, frozen=True, gc=False):
     """This firing of a learner is executed elsewhere, after those handed over before: the next updates can be prepared."""
 
     firing: Firing
@@ -122,7 +122,7 @@ class TableLost(Struct, frozen=True):
     """Samples that were to be drawn from it."""
 
 
-class Closed(Struct, frozen=True):
+class Closed(Struct, frozen=True, gc=False):
     """A shard has no work left on a ticket."""
 
     ticket: Ticket
@@ -144,7 +144,7 @@ class Start(Struct, frozen=True):
     firing: Firing
 
 
-class Issue(Struct, frozen=True):
+class Issue(Struct, frozen=True, gc=False):
     """Give a ticket to a shard."""
 
     ticket: Ticket
@@ -182,7 +182,7 @@ class Forget(Struct, frozen=True):
     version: int
 
 
-class Insert(Struct, frozen=True):
+class Insert(Struct, frozen=True, gc=False):
     """Insert an item into a table of a replay, before any firing that starts after this."""
 
     replay: str
@@ -190,14 +190,14 @@ class Insert(Struct, frozen=True):
     item: Item
 
 
-class Reprioritize(Struct, frozen=True):
+class Reprioritize(Struct, frozen=True, gc=False):
     """Set new priorities for the entries of a draw, before any firing that starts after this."""
 
     draw: Draw
     priorities: Any
 
 
-class Notify(Struct, frozen=True):
+class Notify(Struct, frozen=True, gc=False):
     """Report an event to the instruments."""
 
     event: WatchEvent

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from levada.flow.channels import Fixed
 from levada.flow.errors import LevadaInternalError
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
     from levada.flow.graph import Flow
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True, gc=False):
     """A ticket that a shard holds."""
 
     ticket: Ticket

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,13 +34,16 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ppo, one minibatch": ("ppo", "CartPole-v1", ON_POLICY | {"num_minibatches": 1, "num_epochs": 3}),
     "ppo, dict": ("ppo", "Blackjack-v1", ON_POLICY | {"num_minibatches": 2}),
     "ppo, masks": ("ppo", "Taxi-v4", ON_POLICY | {"num_minibatches": 2}),
+    "ppo, microbatches": ("ppo", "CartPole-v1", ON_POLICY | {"minibatch_size": 32, "microbatch_size": 16}),
     "a2c": ("a2c", "CartPole-v1", ON_POLICY),
     "impala": ("impala", "CartPole-v1", ON_POLICY),
+    "impala, microbatches": ("impala", "CartPole-v1", ON_POLICY | {"microbatch_size": 32}),
     "appo": ("appo", "CartPole-v1", ON_POLICY),
     "appo, targets": ("appo", "CartPole-v1", ON_POLICY | {"target_update_interval": 2, "num_epochs": 3}),
     "dqn": ("dqn", "CartPole-v1", REPLAYED | {"target_update_interval": 7, "num_gradient_steps": 4}),
     "dqn, prioritized": ("dqn", "CartPole-v1", REPLAYED | {"prioritized": True, "num_gradient_steps": 2}),
     "sac": ("sac", "Pendulum-v1", REPLAYED | {"num_gradient_steps": 4}),
+    "sac, microbatches": ("sac", "Pendulum-v1", REPLAYED | {"num_gradient_steps": 4, "microbatch_size": 8}),
     "td3": ("td3", "Pendulum-v1", REPLAYED | {"num_gradient_steps": 4}),
 }
 
@@ -86,6 +92,35 @@ def test_the_rest_of_an_update_is_skipped_at_the_target_kl(tmp_path: Any) -> Non
     assert steps[0][1] == pytest.approx(steps[1][1], rel=1e-2)
 
 
+HALVES = """
+import os
+import sys
+import levada as lv
+run = lv.train(
+    "sac", "Pendulum-v1", until="updates=5", on="inline", seed=1, threads=int(sys.argv[1]), compile="xla", display="quiet",
+    log="none", out=sys.argv[2], hidden_sizes=(256, 256), batch_size=64, microbatch_size=32, learning_starts=64,
+)
+print(os.environ["NPROC"], run.summary.params_sha256)
+"""
+
+
+def test_threads_compute_the_same_bits(tmp_path: Any) -> None:
+    told, env = [], {name: value for name, value in os.environ.items() if name != "NPROC"}  # set by other tests
+    for threads in ("1", "2"):  # in fresh processes, since JAX keeps its threads
+        out = str(tmp_path / threads)
+        done = subprocess.run(
+            [sys.executable, "-c", HALVES, threads, out],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=env,
+        )
+        told.append(done.stdout.split())
+    assert [threads for threads, _ in told] == ["1", "2"]
+    assert told[0][1] == told[1][1]
+
+
 def transitions(num_rows: int) -> Transitions:
     rng = np.random.default_rng(0)
     floats = {name: rng.standard_normal(num_rows).astype(np.float32) for name in ("value", "advantage", "target")}
@@ -95,7 +130,8 @@ def transitions(num_rows: int) -> Transitions:
     })  # fmt: skip
 
 
-def test_masked_rows_teach_nothing() -> None:
+@pytest.mark.parametrize("sizes", [{"num_minibatches": 2}, {"minibatch_size": 32, "microbatch_size": 8}])
+def test_masked_rows_teach_nothing(sizes: dict[str, int]) -> None:
     mask = np.ones(64, np.bool_)
     mask[5:9] = False
     weights = []
@@ -103,7 +139,7 @@ def test_masked_rows_teach_nothing() -> None:
         columns = dict(transitions(64).columns) | {"mask": mask}
         for name in ("advantage", "target", "value"):
             columns[name] = np.where(mask, columns[name], np.float32(value))
-        learner = PPO(compile="xla", num_minibatches=2, **ON_POLICY).part(Task("CartPole-v1")).learner.open(seed=1)
+        learner = PPO(compile="xla", **sizes, **ON_POLICY).part(Task("CartPole-v1")).learner.open(seed=1)
         weights.append(learner.update([Transitions(columns)]).weights)
         assert learner.num_transitions == 60
     for name, array in weights[0].items():
@@ -149,7 +185,6 @@ class WithDropout(nn.Module):
     ("fields", "reason"),
     [
         ({"optimizer": "rmsprop"}, "the optimizer is TorchOptimizer"),
-        ({"microbatch_size": 16, "minibatch_size": 32}, "several microbatches"),
         ({"network": "test_fused:WithDropout"}, "Dropout"),
         ({"network": "levada.rl.policies.recurrent:RecurrentNet"}, "recurrent"),
     ],

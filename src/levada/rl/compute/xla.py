@@ -37,12 +37,13 @@ def missing_for_xla() -> str | None:
     return next((name for name in _PACKAGES if importlib.util.find_spec(name) is None), None)
 
 
-def prepare_jax(device: str = "cpu") -> None:
+def prepare_jax(device: str = "cpu", num_threads: int = 1) -> None:
     """Set JAX up to compute on a device, unless that has been done. Call it before JAX computes anything.
 
-    On a processor it has one thread: workers share the cores among themselves, and the order of a sum must not depend on the
-    number of threads. It does not look for GPUs, where it would otherwise compute everything. On a GPU it takes only the memory
-    that it uses, beside PyTorch. Compiled code is kept for other workers and later runs.
+    On a processor one thread computes an operation, because the order of a sum must not depend on the number of threads. There
+    is one thread for all operations, since workers share the cores among themselves, or as many as the first caller asks for.
+    It does not look for GPUs, where it would otherwise compute everything. On a GPU it takes only the memory that it uses,
+    beside PyTorch. Compiled code is kept for other workers and later runs.
     """
     import jax
 
@@ -56,7 +57,7 @@ def prepare_jax(device: str = "cpu") -> None:
         jax.config.update("jax_default_device", "cpu")  # GPUs are for those who ask for them
     elif jax.config.jax_default_device is None:  # it is not set up for a GPU
         # the calls of a worker follow each other, so other threads would only be waited for; NPROC is the size of XLA's own pool
-        os.environ.setdefault("NPROC", "1")
+        os.environ.setdefault("NPROC", str(num_threads))
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # no variable of the environment sets it
     if jax.config.jax_compilation_cache_dir is None and (cache := _cache()) is not None:
@@ -121,10 +122,9 @@ class JaxPlace:
         context: AbstractContextManager[Any] = jax.default_device(self._device)
         return context
 
-    @property
-    def compiler_options(self) -> Mapping[str, str] | None:
-        """Options of XLA for functions of many small operations."""
-        return None if self.is_gpu else _options()
+    def compiler_options(self, *, num_threads: int) -> Mapping[str, str] | None:
+        """Options of XLA for functions of many small operations, several of which can be computed at a time."""
+        return None if self.is_gpu or num_threads > 1 else _options()
 
     def wait_for_copies(self) -> None:
         """Wait until PyTorch has read the arrays that it was given, since JAX may reuse their memory."""

@@ -95,13 +95,16 @@ class FusedSteps:
         update_every: networks that are trained only in every n-th gradient step.
         stop_above: index of a statistic, by name, and its limit; the rest of an update is skipped once it exceeds the limit.
         batch_stats: the loss's statistics of a whole batch; None: it has none.
+        num_parts: number of microbatches per minibatch, which do not change the mean gradient.
+        num_threads: number of microbatches that are computed at a time.
         device: where all of it is computed, by PyTorch's name.
     """
 
     def __init__(
         self, step: GradientStep, spans: Mapping[str, slice], adam: Adam, targets: Targets | None,
         update_every: Mapping[str, int], stop_above: tuple[str, float] | None,
-        batch_stats: Callable[[Mapping[str, Any]], Mapping[str, Tensor]] | None = None, device: str = "cpu",
+        batch_stats: Callable[[Mapping[str, Any]], Mapping[str, Tensor]] | None = None, num_parts: int = 1,
+        num_threads: int = 1, device: str = "cpu",
     ) -> None:  # fmt: skip
         self._step = step
         self._spans = dict(spans)
@@ -111,12 +114,14 @@ class FusedSteps:
         self._stop_above = stop_above
         self._batch_stats = batch_stats
         self._batch_names: tuple[str, ...] = ()  # known once it is traced
+        self._num_parts = num_parts
+        self._num_threads = num_threads
         self._place = JaxPlace(device)
         self._made: dict[Any, Any] = {}
 
     def __call__(
         self, state: Held, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
-        rows: Array | int, num_before: int, num_updates: int = 0,
+        rows: Array | int, num_before: int, num_updates: int = 0, weights: Array | None = None,
     ) -> Fused:  # fmt: skip
         """Take all steps.
 
@@ -128,6 +133,7 @@ class FusedSteps:
             rows: rows of each step, ``[K, M]``; or the number of steps, if each takes the whole batch.
             num_before: number of gradient steps before these.
             num_updates: number of updates before this one.
+            weights: of the microbatches in the mean of each step, ``[K, num_parts]``; None: there is one.
         """
         leaves: list[Any] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
@@ -140,7 +146,7 @@ class FusedSteps:
         params, target, moments = state.arrays if isinstance(state, InJax) else _arrays(state.vectors)
         args = (
             params, target, moments, np.array([*values.values()], np.float32), np.array([num_before, num_updates], np.int32),
-            index, [_array(buffer) for buffer in buffers.values()], [_array(leaf) for leaf in leaves],
+            index, weights, [_array(buffer) for buffer in buffers.values()], [_array(leaf) for leaf in leaves],
         )  # fmt: skip
         run = self._made.get(key)
         with self._place.used():
@@ -170,15 +176,16 @@ class FusedSteps:
 
         step, spans, adam, every = self._step, self._spans, self._adam, self._update_every
         stop = self._stop_above
-        rate = coefficients.index("learning_rate")
+        rate, num_parts = coefficients.index("learning_rate"), self._num_parts
 
         def loss(
-            active: tuple[str, ...], params: Tensor, target: Tensor, values: Tensor, index: Tensor | None,
+            active: tuple[str, ...], params: Mapping[str, Tensor], target: Tensor, values: Tensor, index: Tensor | None,
             fixed: Sequence[Tensor], leaves: Sequence[Tensor],
         ) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
             named = dict(zip(buffers, fixed, strict=True))
             batch = batch_of(structure, leaves, index)
-            made, stats, priorities = step.loss_of(target, values, named, batch, active)(params, named)
+            flat = torch.cat([params[name] for name in spans])  # JAX sorts mappings
+            made, stats, priorities = step.loss_of(target, values, named, batch, active)(flat, named)
             return made, (stats, priorities)
 
         def gradient(params: Any, target: Any, values: Any, index: Any, fixed: Any, leaves: Any, active: Any) -> Any:
@@ -187,26 +194,41 @@ class FusedSteps:
 
             return jax.grad(of, has_aux=True)(params)
 
+        def mean_gradient(params: Any, target: Any, values: Any, rows: Any, *more: Any) -> Any:
+            index, weights = rows
+            if num_parts == 1:
+                return gradient(params, target, values, index, *more)
+            # they do not depend on each other, so several threads can compute them
+            each = [gradient(params, target, values, own, *more) for own in jnp.split(index, num_parts)]
+            mean, stats = jax.tree.map(
+                lambda *parts: sum(part * weight for part, weight in zip(parts, weights, strict=True)),
+                *[(grad, stats) for grad, (stats, _) in each],
+            )
+            return mean, (stats, jnp.concatenate([told for _, (_, told) in each]))
+
         def adapted(params: Any, moments: Any, gradient: Any, values: Any, active: tuple[str, ...]) -> Any:
-            parts = [gradient[spans[name]] for name in active]
-            norm = jnp.sqrt(sum(jnp.sum(jnp.square(part)) for part in parts))
+            norm = jnp.sqrt(sum(jnp.sum(jnp.square(gradient[name])) for name in active))
             scale = 1.0 if adam.max_grad_norm is None else jnp.minimum(adam.max_grad_norm / (norm + 1e-6), 1.0)
-            moments = dict(moments)
-            for name, part in zip(active, parts, strict=True):
-                own, grad, span = moments[name], part * scale, spans[name]
+            params, moments = dict(params), dict(moments)
+            for name in active:
+                own, grad = moments[name], gradient[name] * scale
                 count = own["step"] + 1.0
                 mean = own["exp_avg"] + (1.0 - adam.beta1) * (grad - own["exp_avg"])
                 square = adam.beta2 * own["exp_avg_sq"] + (1.0 - adam.beta2) * grad * grad
                 root = jnp.sqrt(square) / jnp.sqrt(1.0 - adam.beta2**count) + adam.eps
                 change = values[rate] / (1.0 - adam.beta1**count) * mean / root
-                params = params.at[span].add(-change)
+                params[name] = params[name] - change
                 moments[name] = {"exp_avg": mean, "exp_avg_sq": square, "step": count}
             return params, moments, norm
+
+        def joined(params: Any) -> Any:
+            return jnp.concatenate([params[name] for name in spans])
 
         def followed(params: Any, target: Any, count: Any, unit: str) -> Any:
             if self._targets is None or self._targets.unit != unit:
                 return target
-            moved = target + self._targets.tau * (params[: target.shape[0]] - target)
+            own = joined(params)[: target.shape[0]]
+            moved = target + self._targets.tau * (own - target)
             return jnp.where(count % self._targets.interval == 0, moved, target)
 
         def of_batch(leaves: Sequence[Tensor]) -> Tensor:
@@ -219,9 +241,9 @@ class FusedSteps:
         sets = list(dict.fromkeys(self._active(count) for count in range(1, 1 + _period(every))))
 
         def branch(active: tuple[str, ...]) -> Any:
-            def run(carry: Any, index: Any, values: Any, fixed: Any, leaves: Any) -> Any:
+            def run(carry: Any, rows: Any, values: Any, fixed: Any, leaves: Any) -> Any:
                 params, target, moments, count, _ = carry
-                grad, (stats, priorities) = gradient(params, target, values, index, fixed, leaves, active)
+                grad, (stats, priorities) = mean_gradient(params, target, values, rows, fixed, leaves, active)
                 params, moments, norm = adapted(params, moments, grad, values, active)
                 target = followed(params, target, count + 1, "gradient_steps")
                 row = jnp.concatenate([jnp.ones(1), stats, norm[None]])
@@ -233,10 +255,11 @@ class FusedSteps:
             return run
 
         def update(
-            params: Any, target: Any, moments: Any, values: Any, counts: Any, rows: Any, fixed: Any, leaves: Any
-        ) -> Any:
-            def one(carry: Any, index: Any) -> Any:
-                args = (carry, index, values, fixed, leaves)
+            params: Any, target: Any, moments: Any, values: Any, counts: Any, rows: Any, weights: Any, fixed: Any,
+            leaves: Any,
+        ) -> Any:  # fmt: skip
+            def one(carry: Any, rows: Any) -> Any:
+                args = (carry, rows, values, fixed, leaves)
                 if len(sets) == 1:
                     take = branch(sets[0])
                 else:
@@ -252,10 +275,13 @@ class FusedSteps:
                 nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
                 return jax.lax.cond(carry[4], lambda *args: (args[0], nothing), take, *args)
 
-            start = (params, target, moments, counts[0], jnp.bool_(False))
-            end, (table, priorities) = jax.lax.scan(one, start, rows, length=num_steps)
-            params, target, moments, *_ = end
-            target = followed(params, target, counts[1] + 1, "updates")
+            # vectors of their own, so that a step need not copy the whole to change a part of it
+            networks = {name: params[span] for name, span in spans.items()}
+            start = (networks, target, moments, counts[0], jnp.bool_(False))
+            end, (table, priorities) = jax.lax.scan(one, start, (rows, weights), length=num_steps)
+            networks, target, moments, *_ = end
+            target = followed(networks, target, counts[1] + 1, "updates")
+            params = joined(networks)
             state = [params, target, *jax.tree.leaves(moments)]
             is_finite = jnp.stack([jnp.isfinite(part).all() for part in state]).all()
             found = jnp.zeros(0) if self._batch_stats is None else as_jax(of_batch)(leaves)
@@ -269,7 +295,7 @@ class FusedSteps:
                 params, None if self._targets is None else target, moments, told, priorities if priorities.size else None,
             )  # fmt: skip
 
-        options = self._place.compiler_options
+        options = self._place.compiler_options(num_threads=min(self._num_threads, num_parts))
         return jax.jit(update, compiler_options=None if options is None else dict(options))
 
     def _active(self, count: int) -> tuple[str, ...]:
@@ -277,15 +303,14 @@ class FusedSteps:
 
 
 def why_not_fused(
-    modules: nn.ModuleDict, policy: Policy, optimizer: object, device: torch.device, num_parts: int
+    modules: nn.ModuleDict, policy: Policy, optimizer: object, device: torch.device, num_threads: int
 ) -> str | None:
-    """Return why the gradient steps of a learner cannot be fused, or None."""
+    """Return why the gradient steps of a learner cannot be fused, or None. XLA gets `num_threads` unless JAX has been started."""
     missing = missing_for_xla()
     changing = [type(module).__name__ for module in modules.modules() if isinstance(module, _CHANGING)]
     reasons = {
         f"{missing} is not installed (pip install 'levada[jax]')": missing is not None,
         f"the optimizer is {type(optimizer).__name__}, expected Adam": not isinstance(optimizer, Adam),
-        "minibatches consist of several microbatches": num_parts > 1,
         "the policy is recurrent": policy.state_size > 0,
         "the policy's weights have noise": policy.weight_noise > 0,
         f"the policy computes in {policy.precision}": policy.precision != "float32",
@@ -294,7 +319,7 @@ def why_not_fused(
     found = next((reason for reason, applies in reasons.items() if applies), None)
     if found is not None:
         return found
-    prepare_jax(str(device))
+    prepare_jax(str(device), num_threads)
     return missing_in_jax(str(device))
 
 

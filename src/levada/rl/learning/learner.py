@@ -280,7 +280,8 @@ class LiveLearner(Training):
         from levada.rl.learning.fused import FusedSteps, Targets, why_not_fused
 
         recipe = self.recipe
-        reason = why_not_fused(self._modules, recipe.policy, recipe.optimizer, self._device, recipe.num_parts)
+        num_threads = min(self._all_threads, recipe.num_parts)
+        reason = why_not_fused(self._modules, recipe.policy, recipe.optimizer, self._device, num_threads)
         if reason is not None:
             log.warning("policy %r: compile='xla' has no effect, updates are recorded: %s", recipe.policy.name, reason)
             return None
@@ -290,7 +291,7 @@ class LiveLearner(Training):
         assert isinstance(recipe.optimizer, Adam)
         return FusedSteps(
             self._step, self._spans, recipe.optimizer, targets, recipe.update_every, recipe.stop_above,
-            self._batch_stats, str(self._device),
+            self._batch_stats, recipe.num_parts, num_threads, str(self._device),
         )  # fmt: skip
 
     @property
@@ -352,11 +353,10 @@ class LiveLearner(Training):
         """
         recipe, cut = self.recipe, share.cut
         if self._fused is not None and self._is_fused:
-            order: Array | int = recipe.num_epochs
-            if cut.num_minibatches > 1:
-                orders = [cut.order(self._rng) for _ in range(recipe.num_epochs)]
-                order = np.concatenate(orders).reshape(-1, cut.minibatch_size)
-            done = self._fused(self._held, values, buffers, columns, order, self.num_minibatches, self.num_updates)
+            order, weights = self._fused_rows(share)
+            done = self._fused(
+                self._held, values, buffers, columns, order, self.num_minibatches, self.num_updates, weights
+            )
             return done.state, done.stats, done.priorities, done.num_steps, done.batch_stats
         state = self._state.copy()  # so that a rejected update changes nothing
         collected, priorities = list[Tensor](), list[Tensor]()
@@ -411,6 +411,18 @@ class LiveLearner(Training):
                 yield from share.cut.microbatches(self._rng, self._device, share.steps, places)
             else:
                 yield from share.cut.minibatches(self._rng, self._device)
+
+    def _fused_rows(self, share: Share) -> tuple[Array | int, Array | None]:
+        """Rows of each gradient step, and weights of its microbatches, as fused steps take them."""
+        cut, num_epochs = share.cut, self.recipe.num_epochs
+        if cut.num_parts > 1:
+            steps = [some for some in self._rows(share) if isinstance(some, Microbatches)]
+            rows = np.stack([torch.cat(some.rows).numpy() for some in steps])
+            return rows, np.array([some.weights for some in steps], np.float32)
+        if cut.num_minibatches == 1:
+            return num_epochs, None
+        orders = [cut.order(self._rng) for _ in range(num_epochs)]
+        return np.concatenate(orders).reshape(-1, cut.minibatch_size), None
 
     def _noises(self, num: int) -> Iterator[Tensor | None]:
         """Noise on the policy's weights for each gradient step, ``[2, size]``: of the network and of its target."""
