@@ -95,7 +95,7 @@ JAX_CRAFTAX: Final = Benchmark(
     algorithm="ppo",
     env="craftax:Craftax-Classic-Symbolic-v1",
     presets=(
-        _preset("64 environments x 32 steps", "batch", 0.9, 262_144, "craftax/Craftax-Classic-Symbolic-v1", **_BATCH),
+        _preset("64 environments x 32 steps", "batch", 0.9, 32_768, "craftax/Craftax-Classic-Symbolic-v1", **_BATCH),
     ),
     warm_up_steps=16_384,
     quick_steps=16_384,

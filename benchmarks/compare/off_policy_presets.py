@@ -5,9 +5,9 @@ Levada runs in several forms, all with that ratio. *Step by step* interleaves as
 weights act in the very next step. DQN's update is also compiled by XLA there. *As it comes* groups as levada does by default:
 several env steps, then the gradient steps that are due for them, on weights that are published once.
 
-In one form of SAC, XLA computes two halves of a minibatch at a time, one on each core. In another, levada's layers are bfloat16;
-the peers and all other forms compute in float32, where the matrix products of a gradient step alone take most of its time
-(`sac_limit.py`).
+SAC has two threads inline, and one with a worker. In one form, XLA computes two halves of a minibatch at a time, one in each
+thread. In another, levada's layers are bfloat16; the peers and all other forms compute in float32, where the matrix products of a
+gradient step alone take most of its time (`sac_limit.py`).
 
 Not equal: SB3 changes the target of its DQN every 10,000 env steps, levada every 2,500 gradient steps, which is as often. The
 peers take a deviation of SAC's actor from a clipped logarithm, each in its own bounds.
@@ -51,15 +51,21 @@ def _dqn_forms(samples_per_insert: float) -> tuple[Form, ...]:
 
 
 _SAC_FORMS: Final = (
-    Form(name="step by step, inline", on="inline", fields={"num_envs": 1, "num_steps": 1, "num_gradient_steps": 1}),
-    Form(name="as it comes, inline", on="inline", fields={"num_envs": 1, **_AS_IT_COMES}),
+    Form(
+        name="step by step, inline", on="inline", threads=2,
+        fields={"num_envs": 1, "num_steps": 1, "num_gradient_steps": 1},
+    ),
+    Form(name="as it comes, inline", on="inline", threads=2, fields={"num_envs": 1, **_AS_IT_COMES}),
     Form(name="as it comes, 1 worker", on="processes:1", fields={"num_envs": 1, **_AS_IT_COMES}),
-)
+)  # fmt: skip
 _SAC_BFLOAT16: Final = Form(
-    name="as it comes, inline, bfloat16", on="inline", fields={"num_envs": 1, **_AS_IT_COMES, "precision": "bfloat16"}
+    name="as it comes, inline, bfloat16",
+    on="inline",
+    fields={"num_envs": 1, **_AS_IT_COMES, "precision": "bfloat16"},
+    threads=2,
 )
 _SAC_XLA: Final = Form(
-    name="as it comes, inline, XLA, 2 threads",
+    name="as it comes, inline, XLA",
     on="inline",
     fields={"num_envs": 1, **_AS_IT_COMES, "compile": "xla", "microbatch_size": 128},
     threads=2,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from rich.table import Table
+from rich.text import Text
 
 from benchmarks.compare.execute import DISTURBED_CORES, Run
 from benchmarks.compare.presets import Benchmark, Preset
@@ -230,7 +231,7 @@ def disturbances(runs: Sequence[Run]) -> list[str]:
 
 
 def _table(title: str, *headers: str) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title, "table.title"), title_justify="left")  # ":ant:" would be an emoji
     for header in headers:
         table.add_column(header, justify="left" if header in _WORDS else "right")
     return table

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import levada as lv
 from levada.algorithms.appo import APPO, APPOLoss
+from levada.algorithms.checks import ConfigError
 from levada.algorithms.impala import IMPALA, VTraceLoss
 from levada.flow import Flow, Queue, Shard
 from levada.rl.acting.actor import Actor
@@ -159,6 +160,37 @@ def test_the_gradient_of_the_policy_loss_is_that_of_finite_differences() -> None
         change[place] = step
         slope = (policy_loss(logits + change) - policy_loss(logits - change)) / (2 * step)
         assert found[place].item() == pytest.approx(slope, abs=1e-8)
+
+
+# ---- minibatches of APPO
+
+
+@pytest.mark.parametrize("rnn_type", [None, "lstm"])
+def test_a_minibatch_of_appo_is_of_whole_rollouts(rnn_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list[tuple[int, ...]]()
+    loss_of = APPOLoss.__call__
+
+    def noted(loss: APPOLoss, networks: Networks, batch: Mapping[str, Any], coefficients: Any) -> LossOutput:
+        sizes.append(tuple(batch["reward"].shape))
+        return loss_of(loss, networks, batch, coefficients)
+
+    monkeypatch.setattr(APPOLoss, "__call__", noted)
+    hp = APPO(num_envs=4, num_steps=8, minibatch_size=16, num_epochs=3, rnn_type=rnn_type, rnn_size=8, compile=False)
+    with lv.Inline().open(hp.flow(lv.Task("CartPole-v1")), seed=1) as run:
+        next(iter(run))
+        assert run.node_state("learn").num_minibatches == 3 * 2
+    assert sizes == [(2, 8)] * 6
+
+
+def test_minibatches_of_appo_divide_the_batch() -> None:
+    with pytest.raises(ConfigError, match=r"APPO\(minibatch_size=12\): .* must be a multiple of num_steps=8"):
+        APPO(num_envs=4, num_steps=8, minibatch_size=12)
+    with pytest.raises(
+        ConfigError, match=r"APPO\(minibatch_size=24\) does not divide num_rollouts \* num_envs \* num_steps"
+    ):
+        APPO(num_envs=4, num_steps=8, minibatch_size=24)
+    with pytest.raises(ConfigError, match=r"APPO\(microbatch_size=32\) does not divide the minibatch = 16"):
+        APPO(num_envs=4, num_steps=8, minibatch_size=16, microbatch_size=32)
 
 
 # ---- staleness: one state, all of whose actions are seen, each as often as the policy that acted took it

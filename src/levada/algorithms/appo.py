@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from levada.algorithms.checks import require_divides
 from levada.algorithms.impala import IMPALA, actor_critic_loss, advantages_of, vtrace_of
 from levada.math import clipped_surrogate
 from levada.rl.learning.learner import Learner
@@ -33,6 +34,9 @@ class APPO(IMPALA):
     num_epochs: PositiveInt = 1
     """Number of passes over each batch. With more passes, the agent learns more from a sample, and the policy moves further from
     the one that collected it."""
+    minibatch_size: PositiveInt | None = None
+    """Number of transitions per gradient step; must be a multiple of num_steps and divide num_rollouts * num_envs * num_steps.
+    With smaller minibatches, gradient steps are more frequent and noisier. None: the whole batch."""
     target_update_interval: PositiveInt = 1
     """Number of updates between copies of the policy to the target policy. With larger values the policy stays close to an
     older one."""
@@ -41,10 +45,25 @@ class APPO(IMPALA):
     clip_importance: PositiveFloat = 2.0
     """Upper limit of the importance ratio between the behavior policy and the target policy."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.minibatch_size is not None:
+            self.num_sequences("minibatch_size")
+            require_divides(self, "minibatch_size", self.transitions_per_update, self._product)
+
+    @property
+    def transitions_per_step(self) -> int:
+        """Number of transitions per gradient step."""
+        return self.minibatch_size or self.transitions_per_update
+
     def make_learner(self, policy: Policy) -> Learner:
         """Make the learner."""
+        minibatch_size = None
+        if self.minibatch_size is not None:  # a row is a sequence
+            minibatch_size = self.minibatch_size if policy.state_size else self.num_sequences("minibatch_size")
         return self.sequence_learner(
-            policy, APPOLoss(self), num_epochs=self.num_epochs, targets=("policy",),
+            policy, APPOLoss(self), num_epochs=self.num_epochs, minibatch_size=minibatch_size, sequence_length=self.num_steps,
+            targets=("policy",),
             target_update_interval=self.target_update_interval, target_update_unit="updates",
         )  # fmt: skip
 

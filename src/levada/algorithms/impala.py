@@ -83,9 +83,10 @@ class IMPALA(RolloutAlgorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.microbatch_size is not None:
-            self.num_sequences(self.microbatch_size)
-            product = f"num_rollouts * num_envs * num_steps = {self.num_rollouts} * {self.num_envs} * {self.num_steps}"
-            require_divides(self, "microbatch_size", self.transitions_per_update, product)
+            self.num_sequences("microbatch_size")
+            is_whole = self.transitions_per_step == self.transitions_per_update
+            what = self._product if is_whole else "the minibatch"
+            require_divides(self, "microbatch_size", self.transitions_per_step, what)
         if self.replay_ratio and self.replay_buffer_size < self.num_rollouts:
             rollouts = f"num_rollouts={self.num_rollouts}"
             msg = f"{type(self).__name__}(replay_buffer_size={self.replay_buffer_size}): expected at least {rollouts}"
@@ -104,6 +105,15 @@ class IMPALA(RolloutAlgorithm):
         """Number of transitions per update."""
         return self.num_rollouts * self.num_envs * self.num_steps
 
+    @property
+    def transitions_per_step(self) -> int:
+        """Number of transitions per gradient step."""
+        return self.transitions_per_update
+
+    @property
+    def _product(self) -> str:
+        return f"num_rollouts * num_envs * num_steps = {self.num_rollouts} * {self.num_envs} * {self.num_steps}"
+
     def with_envs(self, shards: int, num_envs: int) -> Self:
         """The same with other numbers of shards, and of environments per shard: with more, updates have fewer, then shorter ones.
 
@@ -116,8 +126,8 @@ class IMPALA(RolloutAlgorithm):
 
     @property
     def num_microbatches(self) -> int:
-        """Number of microbatches per batch."""
-        return self.transitions_per_update // (self.microbatch_size or self.transitions_per_update)
+        """Number of microbatches per gradient step."""
+        return self.transitions_per_step // (self.microbatch_size or self.transitions_per_step)
 
     def num_env_steps(self, num_transitions: int) -> float:
         """Number of new env steps after training on `num_transitions`, some of them replayed."""

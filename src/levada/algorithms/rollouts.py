@@ -93,11 +93,12 @@ class RolloutAlgorithm(NeuralAlgorithm):
             raise ConfigError(msg)
         return int(num_steps)
 
-    def num_sequences(self, num_transitions: int) -> int:
-        """Number of rollouts of single environments with this many transitions, or ConfigError if it is not whole."""
+    def num_sequences(self, field: str) -> int:
+        """Number of rollouts of single environments in as many transitions as a field says, or ConfigError if it is not whole."""
+        num_transitions: int = getattr(self, field)
         if num_transitions % self.num_steps:
             msg = (
-                f"{type(self).__name__}(microbatch_size={num_transitions}): it learns from whole rollouts, so it must be a "
+                f"{type(self).__name__}({field}={num_transitions}): it learns from whole rollouts, so it must be a "
                 f"multiple of num_steps={self.num_steps}"
             )
             raise ConfigError(msg)
