@@ -39,6 +39,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "impala": ("impala", "CartPole-v1", ON_POLICY),
     "impala, microbatches": ("impala", "CartPole-v1", ON_POLICY | {"microbatch_size": 32}),
     "appo": ("appo", "CartPole-v1", ON_POLICY),
+    "appo, minibatches": ("appo", "CartPole-v1", ON_POLICY | {"minibatch_size": 32, "num_epochs": 2}),
     "appo, targets": ("appo", "CartPole-v1", ON_POLICY | {"target_update_interval": 2, "num_epochs": 3}),
     "dqn": ("dqn", "CartPole-v1", REPLAYED | {"target_update_interval": 7, "num_gradient_steps": 4}),
     "dqn, prioritized": ("dqn", "CartPole-v1", REPLAYED | {"prioritized": True, "num_gradient_steps": 2}),
