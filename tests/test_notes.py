@@ -65,6 +65,11 @@ def train(env="CartPole-v1", **more):
         ("ppo", {"anneal_steps": 5_000}, "steps=5000"),
         ("ppo", {"anneal_steps": None}, "steps=1000000"),
         ("ppo", {"anneal_learning_rate": False, "anneal_clip_range": False}, "steps=1000000"),
+        (
+            "ppo",
+            {"anneal_learning_rate": False, "anneal_clip_range": False, "anneal_entropy_coef": True},
+            "steps=100000",
+        ),
         ("dqn", {}, "steps=100000"),
         ("impala", {}, "steps=250000"),
         ("sac", {}, "steps=1000000"),
@@ -120,6 +125,8 @@ def test_a_schedule_that_does_not_fall_is_not_warned_of():
     assert train(anneal_steps=None, until="steps=400").summary.notes == []
     run = train(anneal_steps=320, anneal_clip_range=False, until="steps=400")
     assert run.summary.notes[0].startswith("learning_rate falls to zero at 320 env steps")
+    still_learns = {"anneal_learning_rate": False, "anneal_clip_range": False, "anneal_entropy_coef": True}
+    assert train(anneal_steps=320, **still_learns, until="steps=400").summary.notes == []
 
 
 # ---- a return that does not rise

@@ -51,6 +51,32 @@ def test_they_learn_cartpole(hp: RolloutAlgorithm) -> None:
     assert monitor.return_mean_100 > 60  # a random policy has 22
 
 
+@pytest.mark.parametrize("algorithm", [A2C, APPO, IMPALA, PG, PPO])
+def test_an_annealed_entropy_bonus_is_the_constant_one_at_first_and_falls(algorithm: type[RolloutAlgorithm]) -> None:
+    def weights(*, anneal_steps: int, coef: float = 0.5, anneals: bool = False) -> np.ndarray[Any, Any]:
+        fields = {"entropy_coef": coef, "anneal_entropy_coef": anneals, "anneal_steps": anneal_steps}
+        hp = algorithm(**SMALL, **fields, learning_rate=0.03, compile=False)
+        return np.concatenate([array.ravel() for array in run(hp, updates=20)[1].values()])
+
+    forever, soon = 10**12, 20 * 4 * 8
+    constant = weights(anneal_steps=forever)
+    np.testing.assert_allclose(weights(anneal_steps=forever, anneals=True), constant, atol=1e-5)
+    assert np.abs(weights(anneal_steps=forever, coef=0.0) - constant).max() > 1e-3
+    assert np.abs(weights(anneal_steps=soon, anneals=True) - weights(anneal_steps=soon)).max() > 1e-3
+    hp = algorithm(entropy_coef=0.5, anneal_entropy_coef=True, anneal_steps=1000)
+    assert [hp.coefficients(n)["entropy_coef"] for n in (0, 250, 1000, 2000)] == [0.5, 0.375, 0.0, 0.0]
+
+
+def test_shards_that_compute_gradients_cannot_anneal_the_entropy_bonus() -> None:
+    with pytest.raises(ConfigError, match=r"^A3C\(anneal_entropy_coef=True\): expected False; the shards"):
+        A3C(anneal_entropy_coef=True)
+
+
+def test_replayed_rollouts_do_not_count_for_the_entropy_bonus() -> None:
+    hp = IMPALA(entropy_coef=0.5, anneal_entropy_coef=True, anneal_steps=1000, replay_ratio=1.0)
+    assert hp.coefficients(1000)["entropy_coef"] == 0.25
+
+
 def test_the_gradient_of_parts_is_that_of_the_whole() -> None:
     """CartPole's episodes end in the middle, so parts count for different numbers of transitions."""
     whole, parts = (

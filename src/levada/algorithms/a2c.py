@@ -92,5 +92,5 @@ class A2CLoss:
         policy_loss = -weight.dot(new.log_prob * batch["advantage"])
         value_loss = 0.5 * weight.dot((new.value - batch["target"]).square())
         entropy = weight.dot(new.entropy)
-        loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
+        loss = policy_loss + hp.value_coef * value_loss - hp.entropy_bonus(entropy, coefficients)
         return LossOutput(loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy})

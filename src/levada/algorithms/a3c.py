@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any, ClassVar, Self
 
 from levada.algorithms.a2c import A2CLoss
+from levada.algorithms.checks import ConfigError
 from levada.algorithms.gae import GAE
 from levada.algorithms.neural import Part
 from levada.algorithms.rollouts import RolloutAlgorithm
@@ -39,6 +40,13 @@ class A3C(RolloutAlgorithm):
     gae_lambda: UnitFloat = 1.0
     """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
     high variance."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.anneal_entropy_coef:
+            reason = "the shards compute the gradients, and do not know how many env steps were trained on"
+            msg = f"{type(self).__name__}(anneal_entropy_coef=True): expected False; {reason}. With A2C it can be annealed"
+            raise ConfigError(msg)
 
     def with_envs(self, shards: int, num_envs: int) -> Self:
         """The same with other numbers of shards, and of environments per shard. An update has the gradient of one shard."""

@@ -88,4 +88,4 @@ class APPOLoss:
         ratio = (log_mu - target.log_prob).exp().clamp(max=hp.clip_importance) * (new.log_prob - log_mu).exp()
         advantage = advantages_of(hp, trace, weight)
         surrogate = clipped_surrogate(ratio, advantage, hp.clip_range)
-        return actor_critic_loss(hp, batch, new, trace, -(weight * surrogate).sum(), rho)
+        return actor_critic_loss(hp, batch, coefficients, new, trace, -(weight * surrogate).sum(), rho)

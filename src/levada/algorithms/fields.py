@@ -61,7 +61,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "optimization": (
         "batch_size", "minibatch_size", "microbatch_size", "num_minibatches", "num_epochs", "num_gradient_steps", "anneal_steps",
         "learning_rate_schedule",
-        "anneal_learning_rate", "anneal_clip_range", "gae_lambda", "n_step", "clip_range", "clip_range_vf", "clip_rho",
+        "anneal_learning_rate", "anneal_clip_range", "anneal_entropy_coef",
+        "gae_lambda", "n_step", "clip_range", "clip_range_vf", "clip_rho",
         "clip_c", "clip_importance",
         "entropy_coef", "value_coef", "baseline", "target_kl", "normalize_advantage", "double", "dueling", "distribution",
         "num_atoms", "v_min", "v_max", "value_rescaling", "huber_delta", "num_critics", "policy_delay",

@@ -65,6 +65,7 @@ _NAMES = {
     "value_coef": "vf_coef vf_loss_coeff value_loss_coef critic_coef",
     "entropy_coef | log_alpha_init": "ent_coef entropy_coeff entropy_weight entropy_beta",
     "anneal_clip_range": "anneal_clip",
+    "anneal_entropy_coef": "anneal_ent_coef entropy_coeff_schedule",
     "target_entropy": "entropy_per_action",
     "target_entropy_ratio": "entropy_share target_entropy target_entropy_scale",
     "log_alpha_init": "initial_alpha init_temperature",

@@ -202,7 +202,7 @@ class VTraceLoss:
         rho = (new.log_prob - batch["log_prob"].t()).detach().exp()
         trace = vtrace_of(self.hp, batch, new, rho)
         policy_loss = -(weight * advantages_of(self.hp, trace, weight) * new.log_prob).sum()
-        return actor_critic_loss(self.hp, batch, new, trace, policy_loss, rho)
+        return actor_critic_loss(self.hp, batch, coefficients, new, trace, policy_loss, rho)
 
 
 def vtrace_of(hp: IMPALA, batch: Mapping[str, Any], new: Unrolled, rho: Tensor) -> VTrace:
@@ -222,12 +222,18 @@ def advantages_of(hp: IMPALA, trace: VTrace, weight: Tensor) -> Tensor:
 
 
 def actor_critic_loss(
-    hp: IMPALA, batch: Mapping[str, Any], new: Unrolled, trace: VTrace, policy_loss: Tensor, rho: Tensor
+    hp: IMPALA,
+    batch: Mapping[str, Any],
+    coefficients: Mapping[str, Tensor],
+    new: Unrolled,
+    trace: VTrace,
+    policy_loss: Tensor,
+    rho: Tensor,
 ) -> LossOutput:
     """Sum of policy loss, value loss and entropy bonus, and its statistics."""
     weight = batch["weight"].t()
     value_loss = 0.5 * (weight * trace.errors.square()).sum()
     entropy = (weight * new.entropy).sum()
-    loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
+    loss = policy_loss + hp.value_coef * value_loss - hp.entropy_bonus(entropy, coefficients)
     stats = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": (weight * rho).sum()}
     return LossOutput(loss, stats)

@@ -131,15 +131,19 @@ class PPO(RolloutAlgorithm):
 
     @property
     def annealed_over(self) -> Mapping[str, int]:
-        """Env steps over which the learning rate and the clip range are annealed, if they are."""
-        falls = {"learning_rate": self.anneal_learning_rate, "clip_range": self.anneal_clip_range}
-        return {name: self.anneal_steps for name, does in falls.items() if does and self.anneal_steps is not None}
+        """Env steps over which settings are annealed, by their names."""
+        over = {**super().annealed_over}
+        if self.anneal_steps is not None and self.anneal_clip_range:
+            over["clip_range"] = self.anneal_steps
+        if not self.anneal_learning_rate:
+            over.pop("learning_rate", None)
+        return over
 
     def coefficients(self, num_transitions: int) -> dict[str, float]:
-        """Learning rate and clip range of the next update, after training on `num_transitions`."""
-        now = {"learning_rate": self.learning_rate, "clip_range": self.clip_range}
-        if self.anneal_learning_rate:
-            now["learning_rate"] = self.scheduled_learning_rate(num_transitions)
+        """Scalars of the next update, after training on `num_transitions`: learning rate, clip range, and what is annealed."""
+        now = {**super().coefficients(num_transitions), "clip_range": self.clip_range}
+        if not self.anneal_learning_rate:
+            now["learning_rate"] = self.learning_rate
         if self.anneal_clip_range:
             now["clip_range"] *= self.remaining_fraction(num_transitions)
         return now
@@ -209,7 +213,7 @@ class PPOLoss:
         # without a bonus, its gradient need not be computed
         entropy = weight.dot(new.entropy if hp.entropy_coef else new.entropy.detach())
 
-        loss = policy_loss + hp.value_coef * value_loss - hp.entropy_coef * entropy
+        loss = policy_loss + hp.value_coef * value_loss - hp.entropy_bonus(entropy, coefficients)
         stats = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,

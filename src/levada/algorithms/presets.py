@@ -21,6 +21,21 @@ _ATARI: Mapping[str, Any] = {
     "network": "levada.rl:SmallCNN",
 }
 
+_ATARI_APPO: Mapping[str, Any] = {
+    "shards": 2,
+    "num_envs": 32,
+    "num_steps": 16,
+    "num_rollouts": 2,
+    "num_epochs": 3,
+    "minibatch_size": 256,
+    "learning_rate": 1e-3,
+    "anneal_steps": 4_000_000,
+    "entropy_coef": 0.01,
+    "clip_c": 0.95,
+    "normalize_advantage": True,
+    "network": "levada.rl:SmallCNN",
+}
+
 _ATARI_GAMES = (
     "ALE/BeamRider-v5",
     "ALE/Boxing-v5",
@@ -119,6 +134,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "clip_range": 0.4,
             "discount": 0.98,
         },
+        **dict.fromkeys(_ATARI_GAMES, _ATARI_APPO),
     },
     "impala": {
         "CartPole-v1": {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, Self
+
+from torch import Tensor
 
 from levada.algorithms.checks import ConfigError, require_divides
 from levada.algorithms.neural import NeuralAlgorithm
@@ -35,6 +37,8 @@ class RolloutAlgorithm(NeuralAlgorithm):
     and updates fewer."""
     entropy_coef: NonNegativeFloat = 0.0
     """Coefficient of the entropy bonus. With larger values, the agent explores longer."""
+    anneal_entropy_coef: bool = False
+    """Anneal the coefficient of the entropy bonus over `anneal_steps`: the agent explores first, and less later."""
     value_coef: NonNegativeFloat = 0.5
     """Coefficient of the value loss."""
     max_grad_norm: PositiveFloat | None = 0.5
@@ -55,6 +59,24 @@ class RolloutAlgorithm(NeuralAlgorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_divides(self, "num_groups", self.num_envs, "num_envs")
+
+    @property
+    def annealed_over(self) -> Mapping[str, int]:
+        """Env steps over which settings are annealed, by their names."""
+        if self.anneal_steps is None or not self.anneal_entropy_coef:
+            return super().annealed_over
+        return {**super().annealed_over, "entropy_coef": self.anneal_steps}
+
+    def coefficients(self, num_transitions: int) -> dict[str, float]:
+        """Scalars of the next update, after training on `num_transitions`: learning rate, and what is annealed."""
+        now = super().coefficients(num_transitions)
+        if self.anneal_entropy_coef:
+            now["entropy_coef"] = self.entropy_coef * self.remaining_fraction(self.num_env_steps(num_transitions))
+        return now
+
+    def entropy_bonus(self, entropy: Tensor, coefficients: Mapping[str, Tensor]) -> Tensor:
+        """Entropy bonus of a loss that gets these coefficients."""
+        return (coefficients["entropy_coef"] if self.anneal_entropy_coef else self.entropy_coef) * entropy
 
     def policy(self, task: Task, **fields: Any) -> Policy:
         """Make the policy; `fields`: fields of `Policy`."""

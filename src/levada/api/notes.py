@@ -34,7 +34,8 @@ class Watch:
     """Source of notes for the user before and during a run."""
 
     def __init__(self, config: Algorithm, task: Task, until: Until) -> None:
-        self._falls = config.annealed_over
+        # without an entropy bonus an agent still learns
+        self._falls = {name: steps for name, steps in config.annealed_over.items() if name != "entropy_coef"}
         self._until = until
         self._has_ended = False
         num_envs = config.num_envs * config.shards if isinstance(config, RolloutAlgorithm | ReplayAlgorithm) else 1
