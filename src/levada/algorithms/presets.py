@@ -36,6 +36,20 @@ _ATARI_APPO: Mapping[str, Any] = {
     "network": "levada.rl:SmallCNN",
 }
 
+_ATARI_IMPALA: Mapping[str, Any] = {
+    "shards": 2,
+    "num_envs": 16,
+    "num_steps": 16,
+    "replay_ratio": 2.0,
+    "replay_buffer_size": 16,
+    "learning_rate": 7e-4,
+    "anneal_steps": 2_500_000,
+    "entropy_coef": 0.004,
+    "anneal_entropy_coef": True,
+    "clip_c": 0.95,
+    "network": "levada.rl:SmallCNN",
+}
+
 _ATARI_GAMES = (
     "ALE/BeamRider-v5",
     "ALE/Boxing-v5",
@@ -145,6 +159,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "entropy_coef": 0.003,
             "discount": 0.98,
         },
+        **dict.fromkeys(_ATARI_GAMES, _ATARI_IMPALA),
     },
     "dqn": {
         "CartPole-v1": {

@@ -13,6 +13,7 @@ import tyro
 from levada.cli.errors import UsageError, say, tell
 from levada.cli.parse import parse_run
 from levada.cli.tables import show
+from levada.flow.mistakes import plural
 from levada.run.display.attribution import time_table
 from levada.run.display.printable import printable
 from levada.run.frames.file import FrameReader
@@ -90,7 +91,7 @@ def _of_summary(directory: RunDirectory) -> _Found | None:
         if times.wall_s < 0.95 * trained_s
         else f"{times.wall_s:.1f} s"
     )
-    speed = f"{_rate(summary.steps_per_s)}, {last} on {times.num_cores} cores"
+    speed = f"{_rate(summary.steps_per_s)}, {last} on {plural(times.num_cores, 'core')}"
     return _Found(speed, times, times.workers, summary.bottleneck, summary.advice)
 
 

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from levada.flow.events import Statistics, WorkerStatistics
 from levada.flow.graph import Flow
+from levada.flow.mistakes import plural
 from levada.flow.stopwatch import INFERENCE, OUTSIDE, TRANSPORT
 from levada.flow.topology import Channel, derive
 
@@ -243,7 +244,10 @@ def _changes(pipe: _Pipeline) -> Iterator[Change]:
     if most > num_workers:
         speedup = pipe.speedup(pipe.all_sampling_s / most, learning_s, overlaps=queue.max_lag != 0)
         yield Change(
-            setting="workers", value=most, words=f"{most} workers in place of {num_workers or 'none'}", speedup=speedup
+            setting="workers",
+            value=most,
+            words=f"{plural(most, 'worker')} in place of {num_workers or 'none'}",
+            speedup=speedup,
         )
     if pipe.has_workers and queue.max_lag == 0:
         speedup = pipe.speedup(slowest_s, learning_s, overlaps=True)
