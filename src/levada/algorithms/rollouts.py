@@ -38,7 +38,7 @@ class RolloutAlgorithm(NeuralAlgorithm):
     entropy_coef: NonNegativeFloat = 0.0
     """Coefficient of the entropy bonus. With larger values, the agent explores longer."""
     anneal_entropy_coef: bool = False
-    """Anneal the coefficient of the entropy bonus over `anneal_steps`: the agent explores first, and less later."""
+    """Anneal the coefficient of the entropy bonus over `anneal_steps`, so that the agent explores less later."""
     value_coef: NonNegativeFloat = 0.5
     """Coefficient of the value loss."""
     max_grad_norm: PositiveFloat | None = 0.5
