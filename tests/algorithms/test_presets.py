@@ -8,6 +8,7 @@ import levada
 from levada.algorithms.presets import PRESETS
 from levada.api.options import configure
 from levada.rl.envs.task import Task
+from levada.rl.policies.networks import NatureCNN
 
 QUICK_KINDS = ("gymnasium.envs.classic_control", "gymnasium.envs.toy_text")
 
@@ -54,6 +55,15 @@ def test_a_preset_is_found_builds_and_updates_twice(algorithm, env, tmp_path):
     if Task(env).has_action_mask:
         observation = {"obs": observation, "action_mask": info["action_mask"]}
     assert Task(env).action_space.contains(run.policy.act(observation))
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "appo", "impala"])
+@pytest.mark.parametrize("given", [{"rnn_type": "gru"}, {"hidden_sizes": (8,)}, {"features_extractor": NatureCNN}])
+def test_a_network_of_ones_own_replaces_the_presets(algorithm, given):
+    (with_preset, _), (own, settings) = (configure(algorithm, "ALE/Pong-v5", fields) for fields in ({}, given))
+    assert with_preset.network is not None
+    assert (own.network, settings["network"].origin) == (None, "default")
+    assert (own.shards, settings["shards"].origin) == (2, "preset")
 
 
 def test_a_preset_learns_in_seconds(tmp_path):

@@ -137,6 +137,11 @@ class NeuralAlgorithm(PolicyAlgorithm):
                 msg = f"{type(self).__name__}({first}={getattr(self, first)!r}, {second}=...): expected at most one of them"
                 raise ConfigError(msg)
 
+    @classmethod
+    def alternatives(cls) -> tuple[tuple[str, ...], ...]:
+        """Pairs that exclude each other, and `network` with the widths of the default one."""
+        return (*cls.MUTUALLY_EXCLUSIVE, ("network", "hidden_sizes"))
+
     @property
     def annealed_over(self) -> Mapping[str, int]:
         """Env steps over which the learning rate is annealed, if it is."""

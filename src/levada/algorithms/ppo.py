@@ -109,8 +109,8 @@ class PPO(RolloutAlgorithm):
 
     @classmethod
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
-        """`minibatch_size` and `num_minibatches`."""
-        return (("minibatch_size", "num_minibatches"),)
+        """Those of every network, and the two ways to say how large a minibatch is."""
+        return (*super().alternatives(), ("minibatch_size", "num_minibatches"))
 
     @property
     def resolved_minibatch_size(self) -> int:

@@ -59,7 +59,7 @@ def test_stacks_of_stacks_are_refused() -> None:
     [
         ("ppo", {"minibatch_size": 8, "precision": "bfloat16"}),
         ("impala", {"num_rollouts": 2, "microbatch_size": 8, "precision": "bfloat16"}),
-        ("appo", {"rnn_type": "gru", "precision": "float32"}),
+        ("appo", {"minibatch_size": 8, "rnn_type": "gru", "precision": "float32"}),
     ],
 )
 def test_algorithms_learn_from_frames_in_processes(algorithm: str, settings: dict[str, Any], tmp_path: Path) -> None:
