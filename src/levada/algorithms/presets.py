@@ -16,7 +16,7 @@ _ATARI: Mapping[str, Any] = {
     "num_epochs": 3,
     "minibatch_size": 256,
     "learning_rate": 1.5e-3,
-    "anneal_steps": 3_500_000,
+    "anneal_steps": 3_000_000,
     "entropy_coef": 0.01,
     "anneal_entropy_coef": True,
     "network": "levada.rl:SmallCNN",
