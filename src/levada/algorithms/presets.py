@@ -39,12 +39,12 @@ _ATARI_APPO: Mapping[str, Any] = {
 
 _ATARI_IMPALA: Mapping[str, Any] = {
     "shards": 2,
-    "num_envs": 16,
-    "num_steps": 16,
+    "num_envs": 8,
+    "num_steps": 32,
     "replay_ratio": 2.0,
     "replay_buffer_size": 16,
     "learning_rate": 7e-4,
-    "anneal_steps": 2_500_000,
+    "anneal_steps": 3_000_000,
     "entropy_coef": 0.004,
     "anneal_entropy_coef": True,
     "clip_c": 0.95,
