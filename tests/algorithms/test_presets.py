@@ -66,6 +66,13 @@ def test_a_network_of_ones_own_replaces_the_presets(algorithm, given):
     assert (own.shards, settings["shards"].origin) == (2, "preset")
 
 
+def test_critics_keep_the_presets_widths_beside_a_network_of_ones_own():
+    assert (
+        configure("sac", "CartPole-v1", {"network": NatureCNN})[0].hidden_sizes
+        == PRESETS["sac"]["CartPole-v1"]["hidden_sizes"]
+    )
+
+
 def test_a_preset_learns_in_seconds(tmp_path):
     """FrozenLake without its slippery ice, from about 0.01 by random actions."""
     task = Task("FrozenLake-v1", env_kwargs={"is_slippery": False})

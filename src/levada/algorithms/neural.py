@@ -139,8 +139,8 @@ class NeuralAlgorithm(PolicyAlgorithm):
 
     @classmethod
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
-        """Pairs that exclude each other, and `network` with the widths of the default one."""
-        return (*cls.MUTUALLY_EXCLUSIVE, ("network", "hidden_sizes"))
+        """Pairs that exclude each other."""
+        return cls.MUTUALLY_EXCLUSIVE
 
     @property
     def annealed_over(self) -> Mapping[str, int]:

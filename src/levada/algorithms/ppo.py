@@ -109,7 +109,7 @@ class PPO(RolloutAlgorithm):
 
     @classmethod
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
-        """Those of every network, and the two ways to say how large a minibatch is."""
+        """Alternatives of all that learn from rollouts, and the two fields that set the size of a minibatch."""
         return (*super().alternatives(), ("minibatch_size", "num_minibatches"))
 
     @property

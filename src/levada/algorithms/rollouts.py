@@ -60,6 +60,11 @@ class RolloutAlgorithm(NeuralAlgorithm):
         super().__post_init__()
         require_divides(self, "num_groups", self.num_envs, "num_envs")
 
+    @classmethod
+    def alternatives(cls) -> tuple[tuple[str, ...], ...]:
+        """Pairs that exclude each other, and `network` with `hidden_sizes`, the widths of the default networks."""
+        return (*super().alternatives(), ("network", "hidden_sizes"))
+
     @property
     def annealed_over(self) -> Mapping[str, int]:
         """Env steps over which settings are annealed, by their names."""
