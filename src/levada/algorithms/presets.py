@@ -17,7 +17,7 @@ _ATARI: Mapping[str, Any] = {
     "minibatch_size": 256,
     "learning_rate": 1.5e-3,
     "anneal_steps": 3_000_000,
-    "entropy_coef": 0.01,
+    "entropy_coef": 0.02,
     "anneal_entropy_coef": True,
     "network": "levada.rl:SmallCNN",
 }
