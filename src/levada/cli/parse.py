@@ -127,6 +127,7 @@ def parse(verb: str, options: type[OptionsT], args: Sequence[str]) -> Parsed[Opt
     words = join_until(words) if "until" in _fields(options) else words
     several = {name for name, hint in types_of(cls).items() if get_origin(hint) is tuple}
     words = _joined(words, several | ({"over"} & {*_fields(options)}))
+    words = _capitalized(words, types_of(cls))
     names = _names(words)
     for name, count in Counter(name.removeprefix("no_") for name in names).items():
         if count > 1:
@@ -191,6 +192,23 @@ def _joined(words: Sequence[str], fields: Collection[str]) -> list[str]:
                 current = others
             current.append(word)
     return others + [word for head, own_values in values.items() for word in (head, *own_values)]
+
+
+def _capitalized(words: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
+    """Capitalize `true`, `false` and `none` after options that take them among other values.
+
+    >>> _capitalized(["--compile=false", "--target-kl", "none"], {"compile": bool | int, "target_kl": float | None})
+    ['--compile=False', '--target-kl', 'None']
+    """
+    kinds = {option(name): get_args(hint) for name, hint in hints.items() if str not in get_args(hint)}
+    capitalized, current = list[str](), ""
+    for word in words:
+        head, equals, value = word.partition("=") if word.startswith("--") else (current, "", word)
+        kind = {"true": bool, "false": bool, "none": type(None)}.get(value.lower())
+        value = value.capitalize() if kind in kinds.get(head, ()) else value
+        capitalized.append(f"{head}{equals}{value}" if word.startswith("--") else value)
+        current = head
+    return capitalized
 
 
 def with_config(args: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:

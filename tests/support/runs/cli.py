@@ -17,7 +17,7 @@ from pathlib import Path
 
 import levada.cli
 
-TINY = "--num-envs 2 --num-steps 16 --minibatch-size 16 --num-epochs 1 --hidden-sizes 8 --compile False"
+TINY = "--num-envs 2 --num-steps 16 --minibatch-size 16 --num-epochs 1 --hidden-sizes 8 --compile false"
 """PPO that updates in milliseconds."""
 TINY_FIELDS = {
     "num_envs": 2,
