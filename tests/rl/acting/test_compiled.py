@@ -62,6 +62,7 @@ POLICIES: dict[str, tuple[Task, dict[str, Any]]] = {
     "gaussian": (Task("gymnax:Pendulum-v1"), {"hidden_sizes": (16, 16), "activation": "gelu"}),
     "squashed": (Task("gymnax:Pendulum-v1"), {"tanh_squash": True, "activation": "silu"}),
     "masked": (Task("pgx:2048"), {"hidden_sizes": (8,)}),
+    "denormalized": (Task("gymnax:CartPole-v1"), {"normalize_value": True}),
     "linear": (Task("gymnax:MountainCar-v0"), {"hidden_sizes": ()}),
     "images": (Task("pgx:minatar-breakout"), {"activation": "elu"}),
 }
@@ -166,7 +167,7 @@ def test_deployments_give_the_same_bits_and_a_resumed_run_too(tmp_path: Any) -> 
     def train(on: str, until: str = "updates=6") -> Any:
         return lv.train(
             "ppo", "gymnax:CartPole-v1", until=until, on=on, seed=1, out=tmp_path / f"{on}-{until}", display="quiet",
-            log="none", **TINY,
+            log="none", **{**TINY, "compile": "auto"},
         )  # fmt: skip
 
     whole = train("inline")

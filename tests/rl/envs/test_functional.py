@@ -11,11 +11,20 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from levada.rl.acting import evaluation
+from levada.rl.acting.actor import Actor
+from levada.rl.compute.xla import prepare_jax
 from levada.rl.data.spaces import map_nest
 from levada.rl.envs.task import Task, TaskError
+from levada.rl.policies.policy import Policy
 
 if importlib.util.find_spec("gymnax") is None:
     pytest.skip("JAX and gymnax are not installed: pip install 'levada[jax]'", allow_module_level=True)
+
+prepare_jax()
+from levada.rl.envs.functional import brax_like  # noqa: E402
+from levada.rl.envs.functional.env import FunctionalEnv, begin, keys_ahead  # noqa: E402
+from levada.rl.envs.functional.vector import FunctionalVectorEnv  # noqa: E402
 
 SMALL = ["gymnax:CartPole-v1", "gymnax:Pendulum-v1", "pgx:2048", "brax:fast"]
 
@@ -60,6 +69,23 @@ def test_a_state_is_restored_exactly_in_the_middle_of_episodes(env_id: str) -> N
         state = batch.save()
         other.restore(state)
         assert equal(tuple(play(batch, actions[20:])), tuple(play(other, actions[20:])))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"), [("craftax:Craftax-Classic-Symbolic-v1", {}), ("playground:CartpoleBalance", {"impl": "jax"})]
+)
+def test_states_with_keys_of_random_numbers_are_restored(env_id: str, kwargs: dict[str, Any]) -> None:
+    if env_id.startswith("playground") and importlib.util.find_spec("mujoco_playground") is None:
+        pytest.skip("MuJoCo Playground is not installed: pip install playground")
+    with Task(env_id, env_kwargs=kwargs).make(1) as batch:
+        actions = actions_of(batch, 6)
+        batch.reset(seed=3)
+        play(batch, actions[:3])
+        state = batch.save()
+        seen = play(batch, actions[3:])
+        batch.restore(state)
+        assert batch.save() == state
+        assert equal(tuple(seen), tuple(play(batch, actions[3:])))
 
 
 def test_the_step_limit_of_gymnax_truncates_and_a_fall_terminates() -> None:
@@ -112,6 +138,72 @@ def test_episodes_of_brax_are_truncated_by_their_length() -> None:
         results = [batch.step(action) for action in actions_of(batch, 5)]
     assert [r.truncated.all() for r in results] == [False] * 4 + [True]
     assert equal(results[-1].obs, first)  # as Brax does in training
+
+
+@pytest.mark.filterwarnings("ignore:Brax System:UserWarning")
+@pytest.mark.filterwarnings("ignore:Accessing:DeprecationWarning")
+def test_an_evaluation_resets_brax_before_each_episode() -> None:
+    task = Task("brax:inverted_pendulum", env_kwargs={"episode_length": 60})
+    policy = Policy(observation_space=task.observation_space, action_space=task.action_space)
+    actor = Actor(policy)
+    actor.load(policy.weights(policy.module(seed=1)))
+    episodes = evaluation.play(task, actor, num_episodes=12, seed=0, deterministic=True, max_envs=2)
+    assert len({episode.length for episode in episodes}) > 2  # with two environments
+
+
+def counting_env() -> FunctionalEnv:
+    """An environment like Brax's, whose first observation is random and whose state has a counter beside the physics."""
+    import jax
+    import jax.numpy as jnp
+    from brax.envs.base import State
+
+    class Env:
+        action_size = 1
+
+        def reset(self, key: Any) -> Any:
+            obs = jax.random.uniform(key, (1,))
+            return State(None, obs, jnp.float32(0), jnp.float32(0), info={"key": key, "count": jnp.int32(0)})
+
+        def step(self, state: Any, action: Any) -> Any:
+            info = {"key": jax.random.split(state.info["key"])[0], "count": state.info["count"] + 1}
+            return state.replace(obs=state.obs + 1.0, reward=info["count"].astype(jnp.float32), info=info)
+
+    return brax_like._adapted(Env(), length=3, repeat=1)
+
+
+def test_in_training_what_brax_keeps_beside_its_physics_goes_on_with_the_next_episode() -> None:
+    envs = FunctionalVectorEnv(counting_env(), num_envs=2)
+    first, _ = envs.reset(seed=1)
+    actions = np.zeros((2, 1), np.float32)
+    rewards = [envs.step(actions)[1].tolist() for _ in range(6)]
+    assert rewards == [[t, t] for t in range(1, 7)]
+    assert (envs.step(actions)[0] == first + 1).all()
+    keys = envs.running.state[0].info["key"]
+    assert envs.running.state[0].info["count"].tolist() == [7, 7]
+    other = FunctionalVectorEnv(counting_env(), num_envs=2)
+    other.__dict__.update(envs.__getstate__())
+    assert other.running.state[0].info["key"].dtype == keys.dtype
+    assert other.step(actions)[1].tolist() == [8, 8]
+
+
+def test_no_two_environments_and_steps_have_the_same_random_numbers() -> None:
+    import jax
+
+    num_envs, num_steps = 4, 6
+    seen: list[bytes] = []
+
+    def kept(keys: Any) -> None:
+        seen.extend(np.asarray(jax.random.key_data(key)).tobytes() for key in keys)
+
+    env = counting_env()
+    running = begin(env, num_envs, np.uint32(1))
+    resets = running.state[0].info["key"]
+    kept(resets)
+    for key in resets:  # what an environment splits from the key of its reset
+        kept(jax.random.split(key, 2 * num_envs))
+    for keys in keys_ahead(running, num_steps, num_envs):
+        kept(keys)
+    assert len(set(seen)) == len(seen)
 
 
 def test_illegal_moves_are_masked_and_games_for_two_refused() -> None:

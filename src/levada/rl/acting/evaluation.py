@@ -101,6 +101,7 @@ def play(
     counter, episodes = EpisodeCounter(num_envs), list[Episode]()
     rng = np.random.default_rng(seed)
     with task.make(num_envs) as envs:
+        envs.reset_each_episode()
         obs, state = envs.reset(seed), actor.initial_state(num_envs)
         while (played < quota).any():
             step = envs.step(actor.act(obs, state, None if deterministic else rng))

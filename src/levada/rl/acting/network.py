@@ -261,11 +261,9 @@ def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> 
     network, policy = module.network, module.policy
     # the NumPy twin computes in float32
     is_float32 = policy.acting_precision == "float32"
-    layers = network.numpy_layers() if is_float32 and isinstance(network, HasNumpyLayers) else None
+    layers = described_layers(module) if is_float32 else None
     if layers is None:
         return None
-    if policy.normalize_value:  # the module denormalizes it
-        layers = replace(layers, value=None)
     where = f"numpy_layers of network {type(network).__name__} of policy {policy.name!r}"
     named = [layer for stack in (layers.policy, layers.value or ()) for layer in in_module(stack)]
     unknown = [name for layer in named for name in (layer.weight, layer.bias) if name and name not in shapes]
@@ -285,6 +283,14 @@ def _numpy_twin(module: PolicyModule, shapes: Mapping[str, tuple[int, ...]]) -> 
         )
         raise ModelError(msg)
     return twin
+
+
+def described_layers(module: PolicyModule) -> NumpyLayers | None:
+    """Return the layers of a network that describes them; without those of the value, if the module denormalizes it."""
+    if not isinstance(module.network, HasNumpyLayers):
+        return None
+    layers = module.network.numpy_layers()
+    return replace(layers, value=None) if module.policy.normalize_value and layers is not None else layers
 
 
 def in_module(layers: Sequence[Dense | Norm]) -> list[Dense | Norm]:

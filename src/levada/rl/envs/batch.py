@@ -199,6 +199,14 @@ class EnvBatch:
         else:
             self._rejects_masks = True
 
+    def reset_each_episode(self) -> None:
+        """Begin each episode with a reset, also in environments that save them in training, as Brax's do. Call it before the
+        first reset.
+        """
+        reset_each_episode = getattr(self._env, "reset_each_episode", None)
+        if reset_each_episode is not None:
+            reset_each_episode()
+
     def reset(self, seed: int | None = None) -> Nest:
         """Start new episodes in all environments and return their first observations, [B, ...].
 

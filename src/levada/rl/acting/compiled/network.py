@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from levada.rl.acting.network import LIMIT, Inputs, in_module
+from levada.rl.acting.network import LIMIT, Inputs, described_layers, in_module
 from levada.rl.compute.xla import missing_in_jax
 from levada.rl.data.spaces import Array
 from levada.rl.policies.heads.q_values import ValueHead
-from levada.rl.policies.layers import Dense, HasNumpyLayers, Norm, NumpyLayers, Vector
+from levada.rl.policies.layers import Dense, Norm, NumpyLayers, Vector
 from levada.rl.policies.module import VARIANCE_FLOOR
 from levada.rl.policies.policy import Policy
 
@@ -70,9 +70,11 @@ def describable(policy: Policy) -> NumpyLayers | str:
         return "the policy acts by action values"
     if (missing := missing_in_jax(policy.device)) is not None:
         return missing
-    network = policy.module(seed=0).network
-    layers = network.numpy_layers() if isinstance(network, HasNumpyLayers) else None
-    return f"the network {type(network).__name__} describes no layers (numpy_layers)" if layers is None else layers
+    module = policy.module(seed=0)
+    layers = described_layers(module)
+    return (
+        f"the network {type(module.network).__name__} describes no layers (numpy_layers)" if layers is None else layers
+    )
 
 
 class _Stack:

@@ -72,9 +72,14 @@ def _adapted(env: Any, length: int, repeat: int) -> FunctionalEnv:
         terminated = jnp.asarray(after.done, bool)
         return Outcome((after, steps), after.obs, reward, terminated, (steps >= length) & ~terminated)
 
+    def start_again(first: Tree, last: Tree) -> Tree:
+        # what an environment keeps beside its physics goes on, as in Brax's own training: its random numbers, for instance
+        state, steps = first
+        return state.replace(info=last[0].info), steps
+
     obs = jax.eval_shape(reset, jax.random.key(0))[1]
     actions = spaces.Box(-1.0, 1.0, (int(env.action_size),), np.float32)
-    return FunctionalEnv(_unbounded(obs), actions, reset, step, starts_again=True)
+    return FunctionalEnv(_unbounded(obs), actions, reset, step, start_again)
 
 
 def _unbounded(obs: Any) -> Space[Any]:

@@ -17,7 +17,7 @@ from gymnasium import Space
 
 Tree: TypeAlias = Any
 """A nest of JAX arrays."""
-_GENERATOR: Final = "threefry2x32"
+GENERATOR: Final = "threefry2x32"
 """Kind of random numbers, whatever JAX's configuration says: those of some other kinds differ between one step and several."""
 
 
@@ -41,9 +41,9 @@ class FunctionalEnv:
     """key -> state and first observation."""
     step: Callable[[Tree, Tree, Tree], Outcome]
     """(key, state, action) -> outcome."""
-    starts_again: bool = False
-    """Whether each environment begins all its episodes in the state that it was first reset to, as Brax does in training, because
-    a reset costs as much as many steps."""
+    start_again: Callable[[Tree, Tree], Tree] | None = None
+    """(state after the first reset, last state) -> state that the next episode begins in. None: each episode begins with a reset.
+    Brax saves resets in training, because one costs as much as many steps."""
 
 
 class Running(NamedTuple):
@@ -54,7 +54,7 @@ class Running(NamedTuple):
     obs: Tree
     """``[B, ...]``."""
     first: Tree
-    """State and observation that episodes begin with, if the environment always starts again; otherwise empty."""
+    """States and observations after the first reset, if the environment starts again; otherwise empty."""
     key: Tree
     """uint32 ``[2]``."""
     count: Tree
@@ -76,9 +76,10 @@ class Advance(NamedTuple):
 
 def begin(env: FunctionalEnv, num_envs: int, seed: Tree) -> Running:
     """Reset a batch. `seed`: uint32."""
-    key = jax.random.key(seed, impl=_GENERATOR)
-    state, obs = jax.vmap(env.reset)(jax.random.split(key, num_envs))
-    first = (state, obs) if env.starts_again else ()
+    key = jax.random.key(seed, impl=GENERATOR)
+    # split alone would give environment i the key that the keys of step i are split from
+    state, obs = jax.vmap(env.reset)(jax.random.split(jax.random.fold_in(key, 0), num_envs))
+    first = () if env.start_again is None else (state, obs)
     return Running(state, obs, first, jax.random.key_data(key), jnp.uint32(0))
 
 
@@ -86,7 +87,7 @@ def keys_ahead(running: Running, num_steps: int, num_envs: int) -> Tree:
     """Return the keys of the next steps ``[T, 2 * B]``. Drawing them together takes much less time than one step at
     a time.
     """
-    key = jax.random.wrap_key_data(running.key, impl=_GENERATOR)
+    key = jax.random.wrap_key_data(running.key, impl=GENERATOR)
 
     def keys(count: Tree) -> Tree:
         return jax.random.split(jax.random.fold_in(key, count), 2 * num_envs)
@@ -102,7 +103,11 @@ def advance(env: FunctionalEnv, running: Running, action: Tree, keys: Tree) -> t
     ended = terminated | truncated
 
     def reset(after: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        fresh = running.first if env.starts_again else jax.vmap(env.reset)(keys[num_envs:])
+        if env.start_again is None:
+            fresh = jax.vmap(env.reset)(keys[num_envs:])
+        else:
+            first_state, first_obs = running.first
+            fresh = (jax.vmap(env.start_again)(first_state, after[0]), first_obs)
 
         def chosen(new: Tree, old: Tree) -> Tree:
             return jnp.where(ended.reshape(ended.shape + (1,) * (old.ndim - 1)), new, old)

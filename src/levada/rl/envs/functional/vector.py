@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from levada.rl.data.spaces import Array
-from levada.rl.envs.functional.env import FunctionalEnv, Running, advance, begin, keys_ahead
+from levada.rl.envs.functional.env import GENERATOR, FunctionalEnv, Running, advance, begin, keys_ahead
 from levada.rl.envs.functional.libraries import make_functional
 
 __all__ = ["FunctionalVectorEnv", "make_functional"]
@@ -41,13 +42,19 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
     def running(self) -> Running:
         """The batch in the middle of its episodes, after the first reset."""
         if self._leaves:
-            self._running, self._leaves = jax.tree.unflatten(self._structure, self._leaves), []
+            shapes, structure = jax.tree.flatten(self._shapes)
+            leaves = [_typed(leaf, shape) for leaf, shape in zip(self._leaves, shapes, strict=True)]
+            self._running, self._leaves = jax.tree.unflatten(structure, leaves), []
         assert self._running is not None
         return self._running
 
     @running.setter
     def running(self, running: Running) -> None:
         self._running, self._leaves = running, []
+
+    def reset_each_episode(self) -> None:
+        """Begin each episode with a reset, also in an environment that saves them in training. Call it before the first reset."""
+        self.functional = replace(self.functional, start_again=None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; with a seed, always the same ones."""
@@ -63,7 +70,7 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of the batch alone, as arrays of NumPy."""
         leaves = self._leaves or jax.tree.leaves(self._running)
-        return {"_leaves": [np.asarray(leaf) for leaf in leaves]}
+        return {"_leaves": [np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in leaves]}
 
     @cached_property
     def _begin(self) -> Any:
@@ -77,8 +84,17 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
         return jax.jit(step)
 
     @cached_property
-    def _structure(self) -> Any:
-        return jax.tree.structure(jax.eval_shape(self._begin, np.uint32(0)))
+    def _shapes(self) -> Any:
+        return jax.eval_shape(self._begin, np.uint32(0))
+
+
+def _is_key(leaf: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _typed(leaf: Any, shape: Any) -> Any:
+    """Return a saved leaf as one of this dtype: states may have keys, split from that of their reset, as Craftax's have."""
+    return jax.random.wrap_key_data(leaf, impl=GENERATOR) if _is_key(shape) else leaf
 
 
 def _arrays(tree: Any) -> Any:
