@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from levada.rl.compute.xla import as_jax, missing_for_xla
+from levada.rl.compute.xla import ImpureError, as_jax, missing_for_xla
 
 # Not imported: `torch.compile` fails in a process that has imported torchax by itself, and other tests follow in this one.
 if missing_for_xla() is not None:
@@ -127,6 +128,33 @@ def test_a_split_gives_the_parts_of_pytorchs(
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(RuntimeError, match="add up to 3, got"):
         as_jax(lambda x: torch.split(x, [1, 1]))(jax_array(torch.zeros(3)))
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (lambda x: F.dropout(x, 0.5), "draws random numbers"),
+        (lambda x: x + torch.randn_like(x), "draws random numbers"),
+        (lambda x: x + torch.randn(3, device=x.device, generator=torch.Generator()), "draws random numbers"),
+        (lambda x: x.add_(1.0), "changes its arguments in place"),
+        (lambda x: x[1:].mul_(2.0), "changes its arguments in place"),
+    ],
+)
+def test_functions_that_jax_would_compute_otherwise_are_refused(function: Any, what: str) -> None:
+    import jax
+
+    with pytest.raises(ImpureError, match=what):
+        jax.jit(as_jax(function))(jax_array(torch.ones(3)))
+    assert jax.jit(as_jax(lambda x: (x + 1.0).mul_(2.0)))(jax_array(torch.ones(3))).tolist() == [4.0, 4.0, 4.0]
+
+
+def test_torchax_by_itself_draws_numbers() -> None:
+    as_jax(torch.neg)(jax_array(torch.ones(3)))
+    import torchax
+
+    with torchax.default_env():
+        one, other = (np.asarray(torch.randn(3, device="jax").jax()) for _ in range(2))
+    assert not np.array_equal(one, other)
 
 
 def jax_array(tensor: Tensor) -> Any:

@@ -14,11 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import levada as lv
 from levada.algorithms.ppo import PPO
+from levada.rl.compute.tracing import RecordError
 from levada.rl.envs.task import Task
+from levada.rl.learning.learner import LiveLearner
 from levada.rl.learning.training import NonFiniteError
 from levada.rl.replay.transitions import Transitions
 
@@ -182,6 +186,13 @@ class WithDropout(nn.Module):
         return both[:, :-1], both[:, -1]
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of this file have a name."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -191,14 +202,186 @@ class WithDropout(nn.Module):
     ],
 )
 def test_what_cannot_be_fused_is_recorded_and_told(
-    fields: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     fields = {"num_envs": 4, "num_steps": 16, "minibatch_size": 64} | fields
     with caplog.at_level(logging.WARNING):
         learner = PPO(compile="xla", **fields).part(Task("CartPole-v1")).learner.open(seed=1)
     assert learner._fused is None
     assert any("no effect" in record.getMessage() and reason in record.getMessage() for record in caplog.records)
+
+
+class Plain(nn.Module):
+    """A network that can be fused; those below cannot."""
+
+    def __init__(self, space: Any, num_params: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(space.shape[0], 8), nn.Linear(8, num_params + 1)
+        self.register_buffer("seen", torch.zeros(()))
+        self.norm = nn.InstanceNorm1d(1, track_running_stats=True)
+        self.scale = torch.full((8,), 2.0)
+
+    def between(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        both = self.last(self.between(torch.tanh(self.first(obs))))
+        return both[:, :-1], both[:, -1]
+
+
+class Counting(Plain):
+    def between(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return x
+
+
+class Largest(Plain):
+    """The buffer is changed, but not by the first batch."""
+
+    def between(self, x: Tensor) -> Tensor:
+        self.seen.clamp_(min=x.detach().max() - 10.0)
+        return x
+
+
+class Normalized(Plain):
+    def between(self, x: Tensor) -> Tensor:
+        return self.norm(x[:, None])[:, 0]
+
+
+class Dropped(Plain):
+    def between(self, x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5, training=self.training)
+
+
+class Noisy(Plain):
+    def between(self, x: Tensor) -> Tensor:
+        return x + 0.1 * torch.randn_like(x)
+
+
+class Scaled(Plain):
+    """Without the fix, one number is drawn for all steps."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return x * torch.rand(())
+
+
+class Unregistered(Plain):
+    """A tensor that is no buffer."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class Branching(Plain):
+    def between(self, x: Tensor) -> Tensor:
+        return x * 2.0 if x.mean() > 0.0 else x
+
+
+class Reading(Plain):
+    def between(self, x: Tensor) -> Tensor:
+        return x * float(x.abs().max().item())
+
+
+class Remembering(Plain):
+    """Side effects in Python, which do not matter."""
+
+    latest: Tensor | None = None
+
+    def between(self, x: Tensor) -> Tensor:
+        np.random.rand()
+        self.latest = x
+        return x
+
+
+class Mistaken(Plain):
+    def between(self, x: Tensor) -> Tensor:
+        return x if not self.training or len(x) == 2 else x @ x
+
+
+def opened(mode: Any, network: type[Plain], **fields: Any) -> LiveLearner:
+    torch.manual_seed(3)
+    fields = {
+        "num_envs": 4,
+        "num_steps": 16,
+        "minibatch_size": 32,
+        "network": f"test_fused:{network.__name__}",
+    } | fields
+    return PPO(compile=mode, **fields).part(Task("CartPole-v1")).learner.open(seed=1)
+
+
+def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
+
+
+NOT_FUSED: list[tuple[type[Plain], str]] = [
+    (Counting, "a forward pass changes the buffer policy.network.seen"),
+    (Largest, "it changes its arguments in place"),
+    (Normalized, "a forward pass changes the buffer policy.network.norm.running_mean"),
+    (Dropped, "draws random numbers"),
+    (Noisy, "draws random numbers"),
+    (Scaled, "draws random numbers"),
+    (Unregistered, "JAX cannot trace the update (AssertionError: Expect a Tensor"),
+]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("network", "reason"), NOT_FUSED)
+@pytest.mark.parametrize("microbatch_size", [None, 16])
+def test_what_turns_out_not_to_be_fusible_is_recorded_and_told_once(
+    network: type[Plain], reason: str, microbatch_size: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    learners = []
+    for mode in ("xla", "auto", False):
+        learner = opened(mode, network, microbatch_size=microbatch_size)
+        for _ in range(3):
+            learner.update([transitions(64)])
+        learners.append((learner, torch.get_rng_state()))
+    (ours, drawn), (recorded, _), (eager, as_drawn) = learners
+    (told,) = reasons(caplog)
+    assert reason in told
+    assert ours.fingerprint() == recorded.fingerprint()
+    assert torch.equal(drawn, as_drawn)
+    for name, array in eager.weights().items():
+        np.testing.assert_allclose(ours.weights()[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("network", [Branching, Reading])
+def test_a_network_that_reads_values_is_refused_as_it_is_by_recorded_updates(
+    network: type[Plain], caplog: pytest.LogCaptureFixture
+) -> None:
+    learner = opened("xla", network)
+    before = learner.fingerprint()
+    for _ in range(2):
+        with pytest.raises(RecordError, match="compile=False"):
+            learner.update([transitions(64)])
+    assert learner.fingerprint() == before
+    (told,) = reasons(caplog)
+    assert "reads numbers out of tensors" in told
+    opened(False, network).update([transitions(64)])
+    with pytest.raises(RecordError, match="compile=False"):
+        opened("auto", network).update([transitions(64)])
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("network", [Plain, Remembering])
+def test_tracing_leaves_nothing_behind(network: type[Plain], caplog: pytest.LogCaptureFixture) -> None:
+    learner = opened("xla", network)
+    own: Any = learner._modules["policy"].get_submodule("network")
+    before, of_torch, of_numpy = dict(vars(own)), torch.get_rng_state(), np.random.get_state()[1].copy()
+    learner.update([transitions(64)])
+    assert learner._fused is not None
+    assert not reasons(caplog)
+    assert vars(own) == before
+    assert torch.equal(torch.get_rng_state(), of_torch)
+    assert np.array_equal(np.random.get_state()[1], of_numpy)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_mistake_in_a_network_is_raised_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        opened("xla", Mistaken).update([transitions(64)])
+    assert not reasons(caplog)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own imports

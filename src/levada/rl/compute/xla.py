@@ -14,14 +14,16 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from functools import cache, wraps
 from itertools import accumulate
+from operator import is_not
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["JaxPlace", "as_jax", "missing_for_xla", "missing_in_jax", "prepare_jax"]
+__all__ = ["ImpureError", "JaxPlace", "as_jax", "missing_for_xla", "missing_in_jax", "prepare_jax"]
 
 _PACKAGES = ("jax", "torchax")
 _CACHE_BYTES = 1 << 30
@@ -30,6 +32,13 @@ _CACHED_S = 0.1
 _NOTHING = nullcontext()
 _IN_ORDER: Mapping[str, str] = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 """Do not arrange operations for several threads: on one, gradient steps of small networks took 0.85 to 0.96 of the time."""
+
+_IS_CONVERTED: ContextVar[bool] = ContextVar("_IS_CONVERTED", default=False)
+"""Whether a function of `as_jax` is running."""
+
+
+class ImpureError(TypeError):
+    """A function of tensors draws random numbers, or changes its arguments in place."""
 
 
 def missing_for_xla() -> str | None:
@@ -165,16 +174,29 @@ def _cache() -> Path | None:
 def as_jax(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function of arrays of JAX that computes the same as a function of tensors; JAX can compile and differentiate it.
 
-    A tensor that is detached has no gradient there, either.
+    A tensor that is detached has no gradient there, either. Compiling runs the function once: all calls would get the random
+    numbers of that run, and changes of arguments would be lost.
+
+    Raises:
+        ImpureError: the function draws random numbers, or changes its arguments in place.
     """
     torchax, interop = _torchax()
+    from jax.tree import leaves as tree_leaves
 
     @wraps(function)
     def run(*args: Any) -> Any:
         with warnings.catch_warnings(), torchax.default_env():
             # an index of int64 is one of int32 there
             warnings.filterwarnings("ignore", "Explicitly requested dtype .*int64", UserWarning)
-            return interop.jax_view(function(*interop.torch_view(args)))
+            tensors, token = interop.torch_view(args), _IS_CONVERTED.set(True)
+            try:
+                made = interop.jax_view(function(*tensors))
+            finally:
+                _IS_CONVERTED.reset(token)
+        # an operation in place gives a tensor another array
+        if any(map(is_not, tree_leaves(interop.jax_view(tensors)), tree_leaves(args))):
+            raise ImpureError("it changes its arguments in place")
+        return made
 
     return run
 
@@ -200,12 +222,21 @@ def _torchax() -> tuple[Any, Any]:
             raise RuntimeError(msg)
         return interop.torch_view(tuple(jnp.split(array, ends[:-1], axis=dim)) if ends else ())
 
+    env = torchax.default_env()
+    own_key = env.get_and_rotate_prng_key
+
+    def key(generator: torch.Generator | None = None) -> Any:
+        if _IS_CONVERTED.get():
+            raise ImpureError("it draws random numbers")
+        return own_key(generator)
+
+    env.get_and_rotate_prng_key = key
     # torch.compile would ask for the streams of torchax's device, which has none
     torchax.device_module.is_available, torchax.device_module.device_count = lambda: False, lambda: 0
     # torchax returns the tensor itself, through which a gradient would flow
     for operation in (torch.ops.aten.detach, torch.Tensor.detach):
-        torchax.default_env().override_op_definition(operation, detach)
-    torchax.default_env().override_op_definition(torch.ops.aten.split_with_sizes, split)
+        env.override_op_definition(operation, detach)
+    env.override_op_definition(torch.ops.aten.split_with_sizes, split)
     for product in (torch.ops.aten.linear, torch.nn.functional.linear):
-        torchax.default_env().override_op_definition(product, interop.torch_view(linear))
+        env.override_op_definition(product, interop.torch_view(linear))
     return torchax, interop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,12 @@ def to_tensors(data: Transitions, *, stacks: bool = True) -> dict[str, Any]:
     """Convert the columns to tensors, the mask to float32. Masked steps become zero, except for observations and state: their
     weight is 0, and 0 times an overflow would be NaN. `stacks`: leave stacks of frames to be assembled per minibatch.
     """
-    return {name: map_nest(_to_tensor, nest) for name, nest in to_arrays(data, stacks=stacks).items()}
+    return as_tensors(to_arrays(data, stacks=stacks))
+
+
+def as_tensors(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns of arrays as tensors in the same memory."""
+    return {name: map_nest(_to_tensor, nest) for name, nest in columns.items()}
 
 
 def to_arrays(data: Transitions, *, stacks: bool = True) -> dict[str, Any]:

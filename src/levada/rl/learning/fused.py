@@ -14,17 +14,17 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from levada.flow.patience import taking_long
-from levada.rl.compute.xla import JaxPlace, as_jax, missing_for_xla, missing_in_jax, prepare_jax
+from levada.rl.compute.xla import JaxPlace, as_jax
 from levada.rl.data.nest import flatten
 from levada.rl.data.spaces import Array
+from levada.rl.learning.fusible import NotFusedError, refuse_impure, undone, why_not_traced
 from levada.rl.learning.optimizers import Adam
 from levada.rl.learning.step import GradientStep, batch_of
 from levada.rl.learning.training import Held, Vectors
-from levada.rl.policies.policy import Policy
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -116,6 +116,7 @@ class FusedSteps:
         self._batch_names: tuple[str, ...] = ()  # known once it is traced
         self._num_parts = num_parts
         self._num_threads = num_threads
+        self._device = torch.device(device)
         self._place = JaxPlace(device)
         self._made: dict[Any, Any] = {}
 
@@ -134,6 +135,9 @@ class FusedSteps:
             num_before: number of gradient steps before these.
             num_updates: number of updates before this one.
             weights: of the microbatches in the mean of each step, ``[K, num_parts]``; None: there is one.
+
+        Raises:
+            NotFusedError: they cannot be fused.
         """
         leaves: list[Any] = []
         structure = {name: flatten(nest, leaves) for name, nest in columns.items()}
@@ -152,7 +156,13 @@ class FusedSteps:
         with self._place.used():
             if run is None:
                 with taking_long("compiling the update"):
-                    run = self._made[key] = self._compiled(structure, tuple(values), tuple(buffers), num_steps)
+                    run = self._compiled(structure, tuple(values), tuple(buffers), num_steps)
+                    first = None if index is None else index[0][: index.shape[1] // self._num_parts]
+                    trial = partial(
+                        refuse_impure, self._step, tuple(self._spans), state.vectors, values, buffers, columns
+                    )
+                    self._trace(run, args, partial(trial, first))
+                    self._made[key] = run
                     made = run(*args)
             else:
                 made = run(*args)
@@ -167,6 +177,15 @@ class FusedSteps:
             None if priorities is None else np.array(priorities).reshape(-1),
             dict(zip(self._batch_names, numbers[len(names) :], strict=True)),
         )  # fmt: skip
+
+    def _trace(self, run: Any, args: tuple[Any, ...], trial: Callable[[], None]) -> None:
+        """Trace the update, after a trial in ordinary PyTorch, which raises errors of the network's or the loss's own."""
+        with undone(self._step.modules, self._device):
+            trial()
+            try:
+                run.trace(*args)
+            except Exception as error:  # PyTorch computed the same, so this is a limit of tracing
+                raise NotFusedError(why_not_traced(error)) from error
 
     def _compiled(
         self, structure: Mapping[str, Any], coefficients: tuple[str, ...], buffers: tuple[str, ...], num_steps: int
@@ -300,30 +319,6 @@ class FusedSteps:
 
     def _active(self, count: int) -> tuple[str, ...]:
         return tuple(name for name in self._spans if count % self._update_every.get(name, 1) == 0)
-
-
-def why_not_fused(
-    modules: nn.ModuleDict, policy: Policy, optimizer: object, device: torch.device, num_threads: int
-) -> str | None:
-    """Return why the gradient steps of a learner cannot be fused, or None. XLA gets `num_threads` unless JAX has been started."""
-    missing = missing_for_xla()
-    changing = [type(module).__name__ for module in modules.modules() if isinstance(module, _CHANGING)]
-    reasons = {
-        f"{missing} is not installed (pip install 'levada[jax]')": missing is not None,
-        f"the optimizer is {type(optimizer).__name__}, expected Adam": not isinstance(optimizer, Adam),
-        "the policy is recurrent": policy.state_size > 0,
-        "the policy's weights have noise": policy.weight_noise > 0,
-        f"the policy computes in {policy.precision}": policy.precision != "float32",
-        f"a network has {', '.join(changing)}, which each forward pass changes or draws numbers for": bool(changing),
-    }
-    found = next((reason for reason, applies in reasons.items() if applies), None)
-    if found is not None:
-        return found
-    prepare_jax(str(device), num_threads)
-    return missing_in_jax(str(device))
-
-
-_CHANGING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
 def _period(every: Mapping[str, int]) -> int:

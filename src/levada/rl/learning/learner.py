@@ -229,7 +229,7 @@ class LiveLearner(Training):
         use_threads(self._num_threads)
         before = self._snapshot()
         try:
-            made = self._update(batch, parts)
+            made = self._update(batch, parts, before)
         except BaseException as error:
             self._restore(before)
             if not isinstance(error, MinibatchError | NonFiniteError):  # these are raised by all replicas
@@ -277,13 +277,14 @@ class LiveLearner(Training):
     # ---- inside
 
     def _fuse(self) -> FusedSteps | None:
-        from levada.rl.learning.fused import FusedSteps, Targets, why_not_fused
+        from levada.rl.learning.fused import FusedSteps, Targets
+        from levada.rl.learning.fusible import why_not_fused
 
         recipe = self.recipe
         num_threads = min(self._all_threads, recipe.num_parts)
         reason = why_not_fused(self._modules, recipe.policy, recipe.optimizer, self._device, num_threads)
         if reason is not None:
-            log.warning("policy %r: compile='xla' has no effect, updates are recorded: %s", recipe.policy.name, reason)
+            self._tell_not_fused(reason)
             return None
         targets = None
         if recipe.targets:
@@ -293,6 +294,10 @@ class LiveLearner(Training):
             self._step, self._spans, recipe.optimizer, targets, recipe.update_every, recipe.stop_above,
             self._batch_stats, recipe.num_parts, num_threads, str(self._device),
         )  # fmt: skip
+
+    def _tell_not_fused(self, reason: object) -> None:
+        name = self.recipe.policy.name
+        log.warning("policy %r: compile='xla' has no effect, updates are recorded: %s", name, reason)
 
     @property
     def _is_fused(self) -> bool:
@@ -305,11 +310,26 @@ class LiveLearner(Training):
         self._num_threads = self._all_threads // num
         self._concurrent = None if num == 1 else Concurrent(num_calls=num, num_threads=self._num_threads)
 
-    def _update(self, batch: Sequence[Transitions], parts: Sequence[int] | None) -> Update[Weights]:
+    def _update(self, batch: Sequence[Transitions], parts: Sequence[int] | None, before: Snapshot) -> Update[Weights]:
+        """Fuse the gradient steps; record them, from then on, if that cannot be done."""
+        if self._is_fused:
+            from levada.rl.learning.fusible import NotFusedError
+
+            try:
+                return self._trained(batch, parts)
+            except NotFusedError as error:
+                self._tell_not_fused(error)
+                self._fused = None
+            self._restore(before)
+        return self._in_threads(batch, parts, before)
+
+    def _in_threads(
+        self, batch: Sequence[Transitions], parts: Sequence[int] | None, before: Snapshot
+    ) -> Update[Weights]:
         """Compute several microbatches at a time; again and one by one, from then on, if they turn out to share state."""
         if self._concurrent is None:
             return self._trained(batch, parts)
-        before, drawn = self._snapshot(), torch.get_rng_state()
+        drawn = torch.get_rng_state()
         try:
             return self._trained(batch, parts)
         except _SharedStateError:

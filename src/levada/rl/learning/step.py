@@ -100,7 +100,8 @@ class GradientStep:
         self.layout: Layout = Layout.of(modules)
         self.stats: tuple[str, ...] = ()
         """Names of the reported scalars, known after the first step."""
-        self._modules = modules
+        self.modules: nn.ModuleDict = modules
+        """Networks by name; their parameters are not used."""
         self._loss = loss
         self._coefficients = tuple(coefficients)
         self._targets = tuple(targets)
@@ -215,7 +216,7 @@ class GradientStep:
 
         def loss(flat: Tensor, buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
             tensors = {**self.layout.views(flat), **buffers}
-            networks = Networks(self._nets(tensors, tuple(self._modules), active, noise), targets)
+            networks = Networks(self._nets(tensors, tuple(self.modules), active, noise), targets)
             output = self._loss(networks, batch, named)
             self.stats = tuple(output.stats)
             priorities = flat.new_zeros(0) if output.priorities is None else output.priorities.detach()
@@ -230,7 +231,7 @@ class GradientStep:
         own = {name: below(tensors, f"{name}.") for name in names}
         if noise is not None and POLICY in own and self._weight_noise is not None:
             own[POLICY] = self._weight_noise.apply(own[POLICY], noise)
-        return {name: Net(self._modules[name], some, name in active) for name, some in own.items()}
+        return {name: Net(self.modules[name], some, name in active) for name, some in own.items()}
 
 
 def batch_of(structure: Mapping[str, Any], leaves: Sequence[Tensor], index: Tensor | None) -> dict[str, Any]:
