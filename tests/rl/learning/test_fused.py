@@ -31,11 +31,13 @@ if importlib.util.find_spec("torchax") is None:
 
 SMALL = {"hidden_sizes": (16, 16)}
 ON_POLICY = SMALL | {"num_envs": 4, "num_steps": 16}
+FRAMES = {"num_envs": 2, "num_steps": 8, "precision": "float32"}
 REPLAYED = SMALL | {"learning_starts": 64, "buffer_size": 1000, "batch_size": 16}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ppo": ("ppo", "CartPole-v1", ON_POLICY | {"num_minibatches": 4}),
     "ppo, continuous": ("ppo", "Pendulum-v1", ON_POLICY | {"num_minibatches": 2, "normalize_obs": True}),
     "ppo, one minibatch": ("ppo", "CartPole-v1", ON_POLICY | {"num_minibatches": 1, "num_epochs": 3}),
+    "ppo, frames, one minibatch": ("ppo", "ALE/Pong-v5", FRAMES | {"num_minibatches": 1, "num_epochs": 3}),
     "ppo, dict": ("ppo", "Blackjack-v1", ON_POLICY | {"num_minibatches": 2}),
     "ppo, masks": ("ppo", "Taxi-v4", ON_POLICY | {"num_minibatches": 2}),
     "ppo, microbatches": ("ppo", "CartPole-v1", ON_POLICY | {"minibatch_size": 32, "microbatch_size": 16}),

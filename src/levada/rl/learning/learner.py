@@ -342,7 +342,8 @@ class LiveLearner(Training):
         recipe = self.recipe
         share = self._replicas.share(batch, parts, self._cut, recipe.sampled_moments, self.num_updates)
         # JAX takes arrays as they are, and moves them itself
-        columns = (to_arrays if self._is_fused else to_tensors)(share.data, stacks=recipe.shuffle)
+        is_whole = self._is_fused and share.cut.num_minibatches == share.cut.num_parts == 1  # no rows are selected
+        columns = (to_arrays if self._is_fused else to_tensors)(share.data, stacks=recipe.shuffle and not is_whole)
         values = recipe.coefficients(self.num_transitions)
         # A layer may change its buffers in place. Work on copies, so that a rejected update changes nothing.
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
