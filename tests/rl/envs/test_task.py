@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pickle
+import subprocess
 import sys
 import types
 import warnings
@@ -212,6 +213,28 @@ def test_a_missing_package_is_answered_with_the_command(
     with pytest.raises(TaskError, match=message) as caught:
         _ = Task(env_id).action_space
     assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    ("env_id", "blocked", "package", "command"),
+    [("gymnax:CartPole-v1", "jax", "gymnax", "'levada[jax]'")],
+)
+def test_a_missing_package_of_an_environment_in_jax_is_answered_with_the_command(
+    env_id: str, blocked: str, package: str, command: str
+) -> None:
+    program = f"""
+import sys
+sys.modules[{blocked!r}] = None  # in a process that has imported nothing that imports it
+from levada.rl.envs.task import Task, TaskError
+try:
+    Task({env_id!r}).action_space
+except TaskError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=600)
+    said = done.stdout
+    assert said.startswith(f"task {env_id!r} needs {package} and JAX (")
+    assert said.rstrip().endswith(f"run: pip install {command}")
 
 
 def test_atari_is_registered_by_itself(monkeypatch: pytest.MonkeyPatch, registry: dict[str, Any]) -> None:

@@ -143,9 +143,12 @@ class EnvMaker:
     def _registered(self, env_id: str, num_envs: int, num_threads: int | None) -> VectorEnv[Any, Any, Any] | None:
         """Make the vector environment of an id; None if single environments are to be made."""
         if is_functional(env_id):
-            from levada.rl.envs.functional.vector import FunctionalVectorEnv, make_functional  # imports JAX
+            from levada.rl.envs.functional.libraries import make_functional  # few need it
 
-            return FunctionalVectorEnv(make_functional(env_id, self.kwargs), num_envs)
+            functional = make_functional(env_id, self.kwargs)
+            from levada.rl.envs.functional.vector import FunctionalVectorEnv  # imports JAX, which is installed
+
+            return FunctionalVectorEnv(functional, num_envs)
         if self.vectorization == "envpool":
             from levada.rl.envs.envpool import EnvPoolEnv  # few need it
 

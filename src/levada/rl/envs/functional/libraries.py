@@ -27,8 +27,8 @@ def make_functional(env_id: str, kwargs: Mapping[str, Any]) -> Any:
         TaskError: the library is not installed, has no such environment, or does not take these arguments.
     """
     library, _, name = env_id.partition(":")
-    prepare_jax()
     try:
+        prepare_jax()
         adapter = importlib.import_module(f"levada.rl.envs.functional.{LIBRARIES[library].adapter}")
         make: Callable[..., Any] = getattr(adapter, f"make_{library}")
         with warnings.catch_warnings():
