@@ -217,7 +217,10 @@ def test_a_missing_package_is_answered_with_the_command(
 
 @pytest.mark.parametrize(
     ("env_id", "blocked", "package", "command"),
-    [("gymnax:CartPole-v1", "jax", "gymnax", "'levada[jax]'")],
+    [
+        ("gymnax:CartPole-v1", "jax", "gymnax", "'levada[jax]'"),
+        ("playground:CartpoleBalance", "jax", "playground", "'levada[jax]' playground"),
+    ],
 )
 def test_a_missing_package_of_an_environment_in_jax_is_answered_with_the_command(
     env_id: str, blocked: str, package: str, command: str

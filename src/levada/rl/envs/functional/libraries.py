@@ -35,8 +35,8 @@ def make_functional(env_id: str, kwargs: Mapping[str, Any]) -> Any:
             warnings.simplefilter("ignore", DeprecationWarning)  # of what the libraries import
             return make(name, dict(kwargs))
     except ImportError as error:
-        package = LIBRARIES[library].package
-        msg = f"task {env_id!r} needs {package} and JAX ({error}); run: pip install 'levada[jax]'"
+        found = LIBRARIES[library]
+        msg = f"task {env_id!r} needs {found.package} and JAX ({error}); run: pip install {found.install}"
         raise TaskError(msg) from error
     except UnknownEnvError as error:
         near = difflib.get_close_matches(name, error.known, n=1)

@@ -16,13 +16,15 @@ class Library(NamedTuple):
     """Package to install."""
     adapter: str
     """Module that adapts its environments."""
+    install: str = "'levada[jax]'"
+    """Arguments of `pip install` that install it and JAX."""
 
 
 LIBRARIES: dict[str, Library] = {
     "gymnax": Library("gymnax", "gymnax_like"),
     "craftax": Library("craftax", "gymnax_like"),
     "brax": Library("brax", "brax_like"),
-    "playground": Library("playground", "brax_like"),
+    "playground": Library("playground", "brax_like", install="'levada[jax]' playground"),
     "pgx": Library("pgx", "pgx_games"),
 }
 
