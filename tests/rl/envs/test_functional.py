@@ -220,6 +220,15 @@ def test_illegal_moves_are_masked_and_games_for_two_refused() -> None:
         ("gymnax:CartPole-v0", {}, "did you mean 'gymnax:CartPole-v1'"),
         ("brax:an", {}, "did you mean 'brax:ant'"),
         ("gymnax:CartPole-v1", {"size": 5}, "expected parameters"),
+        ("gymnax:CartPole-v1", {"max_steps_in_episode": "abc"}, r"='abc' \(str\), expected an integer"),
+        ("gymnax:CartPole-v1", {"max_steps_in_episode": 8.5}, r"=8.5 \(float\), expected an integer"),
+        ("gymnax:CartPole-v1", {"max_steps_in_episode": True}, r"=True \(bool\), expected an integer"),
+        ("gymnax:CartPole-v1", {"max_steps_in_episode": 0}, "max_steps_in_episode=0, expected at least one step"),
+        ("gymnax:CartPole-v1", {"gravity": None}, r"gravity=None \(NoneType\), expected a number, as the default 9.8"),
+        ("gymnax:MetaMaze-misc", {"normalize_time": 1}, r"normalize_time=1 \(int\), expected True or False"),
+        ("gymnax:Acrobot-v1", {"available_torque": None}, "cannot step this environment with env_kwargs"),
+        ("craftax:Craftax-Classic-Symbolic-v1", {"cow_health": 2.5}, r"cow_health=2.5 \(float\), expected an integer"),
+        ("craftax:Craftax-Classic-Symbolic-v1", {"max_timesteps": -1}, "max_timesteps=-1, expected at least one step"),
         ("brax:fast", {"episode_length": 0}, "expected a positive integer"),
         ("brax:ant", {"size": 5}, "are refused"),
         ("pgx:2048", {"size": 5}, "take no arguments"),
@@ -229,6 +238,29 @@ def test_illegal_moves_are_masked_and_games_for_two_refused() -> None:
 def test_mistakes_are_told(env_id: str, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(TaskError, match=message):
         _ = Task(env_id, env_kwargs=kwargs).observation_space
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [
+        ("gymnax:CartPole-v1", {"gravity": 10, "length": np.float32(0.5), "max_steps_in_episode": np.int64(9)}),
+        ("gymnax:MetaMaze-misc", {"punishment": -1, "normalize_time": True}),
+        ("gymnax:Asterix-MinAtar", {"shot_cool_down": 0}),  # JAX warns of its step
+    ],
+)
+def test_parameters_take_values_of_the_types_of_their_defaults(env_id: str, kwargs: dict[str, Any]) -> None:
+    assert isinstance(Task(env_id, env_kwargs=kwargs).action_space, spaces.Discrete)
+
+
+def test_an_environment_that_its_library_cannot_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gymnax.environments.classic_control.cartpole import CartPole
+
+    def step_env(*_: Any) -> Any:
+        raise IndexError("no such reward")
+
+    monkeypatch.setattr(CartPole, "step_env", step_env)  # as that of gymnax 0.0.9's SimpleBandit
+    with pytest.raises(TaskError, match=r"gymnax \d.* cannot step .* with its defaults: IndexError: no such reward"):
+        _ = Task("gymnax:CartPole-v1").observation_space
 
 
 def test_options_that_cannot_take_effect_are_refused() -> None:

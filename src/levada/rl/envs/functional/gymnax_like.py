@@ -7,7 +7,10 @@ and would not have ended at an earlier time.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from numbers import Integral, Real
 from typing import Any
 
 import jax
@@ -17,6 +20,13 @@ from gymnasium import Space, spaces
 
 from levada.rl.envs.functional.env import FunctionalEnv, Outcome, Tree
 from levada.rl.envs.functional.libraries import ArgumentError, UnknownEnvError
+
+_KINDS: dict[type, tuple[Any, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "an integer"),
+    float: (Real, "a number"),
+}
+"""Type of a default -> types of the values that may replace it, and their name; arrays and tuples are not checked."""
 
 
 def make_gymnax(name: str, kwargs: dict[str, Any]) -> FunctionalEnv:
@@ -32,7 +42,21 @@ def make_gymnax(name: str, kwargs: dict[str, Any]) -> FunctionalEnv:
     except TypeError as error:
         msg = f"env_kwargs has {sorted(kwargs)}; expected parameters ({', '.join(known)}) or arguments of its class: {error}"
         raise ArgumentError(msg) from error
-    return _adapted(env, params.replace(**fields), clock="time", limit="max_steps_in_episode")
+    limit = "max_steps_in_episode"
+    params = _replaced(params, fields, limit)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the step itself shows them
+            adapted = _adapted(env, params, clock="time", limit=limit)
+            _trace(adapted)
+    except Exception as error:  # of any kind: it comes from the environment
+        given = {**fields, **kwargs}
+        where = f"with env_kwargs {given}" if given else "even with its defaults"
+        msg = (
+            f"gymnax {metadata.version('gymnax')} cannot step this environment {where}: {type(error).__name__}: {error}"
+        )
+        raise ArgumentError(msg) from error
+    return adapted
 
 
 def make_craftax(name: str, kwargs: dict[str, Any]) -> FunctionalEnv:
@@ -47,11 +71,34 @@ def make_craftax(name: str, kwargs: dict[str, Any]) -> FunctionalEnv:
     if unknown := sorted(set(kwargs) - set(_fields(params))):
         msg = f"env_kwargs has {unknown}; expected parameters ({', '.join(_fields(params))})"
         raise ArgumentError(msg)
-    return _adapted(env, params.replace(**kwargs), clock="timestep", limit="max_timesteps")
+    return _adapted(env, _replaced(params, kwargs, "max_timesteps"), clock="timestep", limit="max_timesteps")
 
 
 def _fields(params: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(params)]
+
+
+def _replaced(params: Any, values: Mapping[str, Any], limit: str) -> Any:
+    """Return the parameters with other values, of the types of the defaults. `limit`: name of the step limit."""
+    for name, value in values.items():
+        default = getattr(params, name)
+        kind, expected = _KINDS.get(type(default), (object, ""))
+        is_flag = isinstance(value, bool) and kind in (Integral, Real)
+        if is_flag or not isinstance(value, kind):
+            msg = f"env_kwargs has {name}={value!r} ({type(value).__name__}), expected {expected}, as the default {default!r}"
+            raise ArgumentError(msg)
+        if name == limit and value < 1:
+            msg = f"env_kwargs has {name}={value!r}, expected at least one step"
+            raise ArgumentError(msg)
+    return params.replace(**values)
+
+
+def _trace(env: FunctionalEnv) -> None:
+    """Raise the error of an environment whose step fails, before anything starts."""
+    key = jax.random.key(0)
+    space = env.action_space
+    action = jax.ShapeDtypeStruct(space.shape or (), jax.dtypes.canonicalize_dtype(space.dtype))
+    jax.eval_shape(env.step, key, jax.eval_shape(env.reset, key)[0], action)
 
 
 def _adapted(env: Any, params: Any, *, clock: str, limit: str) -> FunctionalEnv:
