@@ -1,5 +1,6 @@
 """A run that was made elsewhere is opened without executing what stands in it, unless the user trusts it."""
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -220,6 +221,32 @@ def test_nor_is_code_of_one_of_several_policies(tmp_path, monkeypatch, tmp_path_
     assert done.code == 2
     assert "names code of its own" in done.err
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("env", [
+    "gymnax.evil:CartPole-v1", "gymnax:evil_module:CartPole-v1", "gymnax:evil_module.X:Y", "gymnax:evil_file.py:X", "gymnax:",
+    "playground:CartpoleBalance", "playground.evil:X", "jax:CartPole-v1", "Gymnax:CartPole-v1",
+])  # fmt: skip
+def test_only_a_name_in_a_library_s_list_is_looked_up_without_trust(elsewhere, shell, env):
+    (elsewhere / "evil_module.py").write_text(EVIL)
+    Path("gymnax:evil_file.py").write_text(EVIL)
+    hostile_runs.edit_config(elsewhere / "run", lambda values: values.update(env=env))
+    done = shell("eval run --episodes 1")
+    assert done.code == 2
+    assert "names code of its own" in done.err
+    assert not (elsewhere / "executed").exists()
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("gymnax") is None, reason="gymnax is not installed: pip install 'levada[jax]'"
+)
+def test_an_environment_in_jax_of_a_foreign_run_needs_no_trust(elsewhere, shell):
+    hostile_runs.edit_config(elsewhere / "run", lambda values: values.update(env="gymnax:CartPole-v1"))
+    done = shell("eval run --episodes 1")
+    assert done.code == 0, done.err
+    hostile_runs.edit_config(elsewhere / "run", lambda values: values.update(env="gymnax:CartPole"))
+    done = shell("eval run --episodes 1")
+    assert "gymnax has no such environment" in done.err
 
 
 def test_it_is_executed_if_the_run_is_trusted(elsewhere, shell):

@@ -1,4 +1,4 @@
-"""Checks of code named by a foreign run: only code installed as part of levada or Gymnasium is allowed.
+"""Checks of code named by a foreign run: only code installed as part of levada or of known libraries is allowed.
 
 config.json names an algorithm, environments and perhaps a network by module or file, and loading the run executes that code.
 Names that the user passes in the call are not checked. Names in a run made by this user on this machine are checked only if
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from levada.rl.envs.functional.names import is_functional
 from levada.run.display.printable import printable
 from levada.run.storage.directory import RunDirectory
 from levada.run.storage.trust import UntrustedError, why_no_key
@@ -24,6 +25,10 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "policy": ("levada",),  # an algorithm; also a run, which needs trust wherever it is
 }
 """Setting -> packages that a foreign run may name in it."""
+LOOKED_UP = ("brax", "craftax", "gymnax", "pgx")
+"""Libraries of environments in JAX. Of an id such as `gymnax:CartPole-v1` levada imports the library alone; the name is looked up
+in the library's list, and refused if it is not there. Names below a library (`gymnax.x:Y`) would be imported. MuJoCo Playground
+is left out: its environments download models, and what its `env_kwargs` can name has not been reviewed."""
 
 
 def check_code(directory: RunDirectory, setting: str, name: object) -> None:
@@ -38,10 +43,7 @@ def check_code(directory: RunDirectory, setting: str, name: object) -> None:
     if not where:  # a registered id
         return
     inside = any(_is_inside(where, place) for place in directory.places)
-    is_known = where.partition(".")[0] in KNOWN.get(setting, ()) and not any(
-        part.startswith("_") for part in where.split(".")
-    )
-    if inside or not (directory.is_ours or (is_known and not where.endswith(".py"))):
+    if inside or not (directory.is_ours or _is_known(setting, where, name)):
         what = (
             "which stands in the run itself"
             if inside
@@ -82,6 +84,15 @@ def forget_modules_beside(path: str) -> None:
 
 def _touches(entry: Path, run: Path) -> bool:
     return entry.is_relative_to(run) or (run.is_relative_to(entry) and entry != Path(entry.anchor))
+
+
+def _is_known(setting: str, where: str, name: str) -> bool:
+    """Whether a foreign run may name this. `where`: `name` without its last part."""
+    if setting == "env" and where in LOOKED_UP:
+        return is_functional(name)
+    parts = where.split(".")
+    is_private = any(part.startswith("_") for part in parts)
+    return parts[0] in KNOWN.get(setting, ()) and not is_private and not where.endswith(".py")
 
 
 def _is_inside(where: str, run: Path) -> bool:
