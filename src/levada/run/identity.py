@@ -16,6 +16,8 @@ Origin = Literal["default", "preset", "argument", "command line", "config", "mac
 
 PACKAGES = ("torch", "numpy", "gymnasium")
 """Packages, beside levada, whose versions may change the results of a run."""
+OPTIONAL_PACKAGES = ("jax", "jaxlib", "torchax", "gymnax", "craftax", "brax", "playground", "pgx")
+"""The same for environments in JAX and updates compiled by XLA. Most runs need none of them."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +61,15 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of the packages that affect results; None for those not installed."""
+    """Versions of Python and of the packages that affect results; None for those not installed, unless they are optional."""
     found: dict[str, str | None] = {"python": platform.python_version(), "levada": __version__}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+    found |= {package: _version_of(package) for package in PACKAGES}
+    optional = {package: _version_of(package) for package in OPTIONAL_PACKAGES}
+    return found | {package: version for package, version in optional.items() if version is not None}
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

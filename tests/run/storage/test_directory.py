@@ -93,7 +93,7 @@ def test_the_config_says_who_chose_what(tmp_path):
 
 def test_versions_are_those_that_run():
     found = versions()
-    assert list(found) == ["python", "levada", "torch", "numpy", "gymnasium"]
+    assert list(found)[:5] == ["python", "levada", "torch", "numpy", "gymnasium"]
     assert (found["python"], found["levada"], found["numpy"]) == (
         platform.python_version(),
         _version.__version__,
@@ -106,6 +106,15 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
 
     monkeypatch.setattr(identity, "PACKAGES", ("surely-not-installed",))
     assert identity.versions()["surely-not-installed"] is None
+
+
+def test_the_optional_packages_are_those_that_are_installed(monkeypatch):
+    from levada.run import identity
+
+    assert {"jax", "jaxlib", "torchax", "gymnax", "brax", "pgx", "craftax"} <= set(identity.OPTIONAL_PACKAGES)
+    monkeypatch.setattr(identity, "OPTIONAL_PACKAGES", ("pytest", "surely-not-installed"))
+    assert list(versions())[5:] == ["pytest"]
+    assert versions()["pytest"] == pytest.__version__
 
 
 def test_what_was_created_is_opened(tmp_path):
