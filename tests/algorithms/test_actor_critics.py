@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -70,6 +71,20 @@ def test_an_annealed_entropy_bonus_is_the_constant_one_at_first_and_falls(algori
 def test_shards_that_compute_gradients_cannot_anneal_the_entropy_bonus() -> None:
     with pytest.raises(ConfigError, match=r"^A3C\(anneal_entropy_coef=True\): expected False; the shards"):
         A3C(anneal_entropy_coef=True)
+
+
+def test_shards_that_compute_gradients_are_not_compiled_by_xla() -> None:
+    with pytest.raises(ConfigError, match=r"^A3C\(compile='xla'\): expected 'auto', True or False; XLA compiles"):
+        A3C(compile="xla")
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("gymnax", "torchax")), reason="pip install 'levada[jax]'"
+)
+def test_nor_are_they_for_environments_in_jax() -> None:
+    task = lv.Task("gymnax:CartPole-v1")
+    assert A2C().resolved(task)[0].compile == "xla"
+    assert A3C().resolved(task) == (A3C(), {})
 
 
 def test_replayed_rollouts_do_not_count_for_the_entropy_bonus() -> None:

@@ -41,8 +41,14 @@ class A3C(RolloutAlgorithm):
     """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
     high variance."""
 
+    IS_FOR_XLA: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.compile == "xla":
+            reason = "XLA compiles the gradient steps of an update together, and here the shards compute single gradients"
+            msg = f"{type(self).__name__}(compile='xla'): expected 'auto', True or False; {reason}"
+            raise ConfigError(msg)
         if self.anneal_entropy_coef:
             reason = "the shards compute the gradients, and do not know how many env steps were trained on"
             msg = f"{type(self).__name__}(anneal_entropy_coef=True): expected False; {reason}. With A2C it can be annealed"

@@ -121,7 +121,10 @@ class NeuralAlgorithm(PolicyAlgorithm):
     compile: Literal["auto", "xla"] | bool = "auto"
     """Compilation of the update. True: at the first update. False: never. `xla`: all gradient steps of an update in one call, by
     JAX's compiler, which is several times faster for small networks and gives other bits (pip install 'levada[jax]'). `auto`:
-    `xla` for environments in JAX; for all others, once the run is long enough to make up for the time that compiling takes."""
+    `xla` for environments in JAX; for all others, once the run is long enough to make up for the time that compiling takes. A3C
+    takes no `xla`."""
+    IS_FOR_XLA: ClassVar[bool] = True
+    """Whether XLA can compile its updates."""
     MUTUALLY_EXCLUSIVE: ClassVar[tuple[tuple[str, str], ...]] = (("network", "features_extractor"),)
     """Pairs of fields of which at most one may be set."""
 
@@ -176,7 +179,7 @@ class NeuralAlgorithm(PolicyAlgorithm):
         """Choose the compiler of updates for environments in JAX, and for large images the device and the precision."""
         space = task.observation_space
         reasons: dict[str, str] = {}
-        if self.compile == "auto" and task.is_functional and missing_for_xla() is None:
+        if self.compile == "auto" and self.IS_FOR_XLA and task.is_functional and missing_for_xla() is None:
             reasons["compile"] = "xla, as its environments"
             return replace(self, compile="xla").resolved(task)[0], reasons
         if not has_large_images(space):
