@@ -244,6 +244,14 @@ def test_target_kl_cuts_an_update_short() -> None:
             r"PPO\(learning_rate_schedule='cosine', anneal_steps=None\): expected anneal_steps",
         ),
         (
+            {"anneal_entropy_coef": True},
+            r"PPO\(anneal_entropy_coef=True, anneal_steps=None\): expected anneal_steps, .* the entropy bonus is constant",
+        ),
+        (
+            {"anneal_clip_range": True},
+            r"PPO\(anneal_clip_range=True, anneal_steps=None\): expected anneal_steps, .* the clip range is constant",
+        ),
+        (
             {"num_envs": 10**400},
             r"PPO\(num_envs=<an integer of 1329 bits>\): expected an integer >= 1, of at most 64 bits",
         ),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import levada
+from levada.algorithms.checks import ConfigError
 from levada.algorithms.presets import PRESETS
 from levada.api.options import configure
 from levada.rl.envs.task import Task
@@ -64,6 +65,23 @@ def test_a_network_of_ones_own_replaces_the_presets(algorithm, given):
     assert with_preset.network is not None
     assert (own.network, settings["network"].origin) == (None, "default")
     assert (own.shards, settings["shards"].origin) == (2, "preset")
+
+
+def test_without_anneal_steps_a_preset_anneals_nothing():
+    assert configure("ppo", "ALE/Pong-v5", {})[0].anneal_entropy_coef
+    assert configure("ppo", "CartPole-v1", {})[0].anneal_clip_range
+    for env in ("ALE/Pong-v5", "CartPole-v1"):
+        hp, settings = configure("ppo", env, {"anneal_steps": None})
+        assert (hp.anneal_steps, hp.anneal_entropy_coef, hp.anneal_clip_range) == (None, False, False)
+        assert (settings["anneal_steps"].origin, settings["anneal_entropy_coef"].origin) == ("argument", "default")
+        assert settings["learning_rate"].origin == "preset"
+    with pytest.raises(ConfigError, match="expected anneal_steps"):
+        configure("ppo", "ALE/Pong-v5", {"anneal_steps": None, "anneal_entropy_coef": True})
+
+
+def test_nor_does_that_of_an_algorithm_inside_another():
+    of = configure("diloco", "CartPole-v1", {"of": "ppo", "of_kwargs": {"anneal_steps": None}})[0].algorithm
+    assert (of.anneal_steps, of.anneal_clip_range, of.num_epochs) == (None, False, 10)
 
 
 def test_critics_keep_the_presets_widths_beside_a_network_of_ones_own():

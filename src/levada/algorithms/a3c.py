@@ -44,14 +44,15 @@ class A3C(RolloutAlgorithm):
     IS_FOR_XLA: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        name = type(self).__name__
+        if self.anneal_entropy_coef is True:  # before the base asks for anneal_steps
+            reason = "the shards compute the gradients, and do not know how many env steps were trained on"
+            msg = f"{name}(anneal_entropy_coef=True): expected False; {reason}. With A2C it can be annealed"
+            raise ConfigError(msg)
         super().__post_init__()
         if self.compile == "xla":
-            reason = "XLA compiles the gradient steps of an update together, and here the shards compute single gradients"
-            msg = f"{type(self).__name__}(compile='xla'): expected 'auto', True or False; {reason}"
-            raise ConfigError(msg)
-        if self.anneal_entropy_coef:
-            reason = "the shards compute the gradients, and do not know how many env steps were trained on"
-            msg = f"{type(self).__name__}(anneal_entropy_coef=True): expected False; {reason}. With A2C it can be annealed"
+            reason = "XLA compiles all gradient steps of an update, and the shards compute single gradients"
+            msg = f"{name}(compile='xla'): expected 'auto', True or False; {reason}"
             raise ConfigError(msg)
 
     def with_envs(self, shards: int, num_envs: int) -> Self:

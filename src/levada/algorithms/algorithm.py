@@ -51,6 +51,11 @@ class Algorithm(metaclass=ConfigType):
         """Groups of mutually exclusive fields: setting one of them drops a preset's value for the others."""
         return ()
 
+    @classmethod
+    def dependents(cls) -> Mapping[str, tuple[str, ...]]:
+        """Field -> fields without effect where it is None: setting it to None drops a preset's values for these."""
+        return {}
+
     def with_presets(self, env: str) -> Self:
         """Take the fields of algorithms inside this one from their presets for an environment. Most have none inside."""
         return self

@@ -25,6 +25,14 @@ def require_divides(config: Any, divisor: str, number: int, product: str, usual:
         raise ConfigError(msg)
 
 
+def require_anneal_steps(config: Any, name: str, unless: Any, without: str) -> None:
+    """Require `anneal_steps` unless a field that needs them has this value; `without`: what is so without them."""
+    if (given := getattr(config, name)) != unless and config.anneal_steps is None:
+        shown = f"{type(config).__name__}({name}={given!r}, anneal_steps=None)"
+        msg = f"{shown}: expected anneal_steps, the env steps of the schedule; without them {without} is constant"
+        raise ConfigError(msg)
+
+
 def require_values(config: Any, data: str, **expected: Any) -> None:
     """Require that inherited fields have the only values that make sense.
 

@@ -24,7 +24,7 @@ from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import converted, require_fields
 from levada.algorithms.groups import Group, only_learner
 from levada.algorithms.names import ALGORITHMS
-from levada.algorithms.presets import preset
+from levada.algorithms.presets import kept_beside, preset
 from levada.algorithms.registry import algorithm_home, algorithm_name, find_algorithm
 from levada.flow import Flow, Queue
 from levada.rl.envs.task import Task
@@ -125,7 +125,8 @@ class DiLoCo(Algorithm):
 
     def with_presets(self, env: str) -> Self:
         """Take the fields that are not given from the preset of the groups' algorithm."""
-        fields = preset(algorithm_name(self.algorithm_class), env)
+        cls = self.algorithm_class
+        fields = kept_beside(cls, preset(algorithm_name(cls), env), self.of_kwargs)
         return replace(self, of_kwargs={**fields, **self.of_kwargs}) if fields.keys() - self.of_kwargs.keys() else self
 
     def resolve_task(self, task: Task) -> Task:

@@ -25,7 +25,7 @@ from levada.algorithms.fields import converted, require_fields
 from levada.algorithms.named_policies import HandWritten, InTurn, NamedPolicy, SavedPolicies, read_policies
 from levada.algorithms.neural import Part, PolicyAlgorithm
 from levada.algorithms.players import Frozen, Heuristic, Plays, showing_as_trained
-from levada.algorithms.presets import preset
+from levada.algorithms.presets import kept_beside, preset
 from levada.algorithms.registry import algorithm_name
 from levada.algorithms.self_play import Keeping, Past, SelfPlay
 from levada.flow import Flow, Latest
@@ -256,10 +256,14 @@ class MultiAgent(Algorithm):
             f"{name}.{own}": value
             for name, policy in self.policies.items()
             if policy.learns
-            for own, value in preset(algorithm_name(policy.algorithm), env).items()
+            for own, value in self._preset(name, policy, env).items()
             if own not in ("shards", "num_envs", "num_steps")
         }
         return replace(self, policy_kwargs={**preset_fields, **self.policy_kwargs}) if preset_fields else self
+
+    def _preset(self, name: str, policy: NamedPolicy, env: str) -> Mapping[str, Any]:
+        cls = policy.algorithm
+        return kept_beside(cls, preset(algorithm_name(cls), env), self._fields(name, policy))
 
     def with_runs(self, load: Callable[[str], SavedPolicies]) -> MultiAgent:
         """Load the policies of saved runs."""

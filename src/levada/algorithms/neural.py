@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from levada.algorithms.algorithm import Algorithm
-from levada.algorithms.checks import ConfigError
+from levada.algorithms.checks import ConfigError, require_anneal_steps
 from levada.algorithms.optimizer import SCHEDULES, Schedule, make_optimizer
 from levada.algorithms.user_classes import NetworkField, find_network
 from levada.flow import Flow, Latest, Stream
@@ -131,10 +131,7 @@ class NeuralAlgorithm(PolicyAlgorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         make_optimizer(self)
-        if self.learning_rate_schedule != "linear" and self.anneal_steps is None:
-            given = f"{type(self).__name__}(learning_rate_schedule={self.learning_rate_schedule!r}, anneal_steps=None)"
-            msg = f"{given}: expected anneal_steps, the env steps of the schedule; without them the learning rate is constant"
-            raise ConfigError(msg)
+        require_anneal_steps(self, "learning_rate_schedule", "linear", "the learning rate")
         for first, second in self.MUTUALLY_EXCLUSIVE:
             if getattr(self, first) is not None and getattr(self, second) is not None:
                 msg = f"{type(self).__name__}({first}={getattr(self, first)!r}, {second}=...): expected at most one of them"
@@ -144,6 +141,11 @@ class NeuralAlgorithm(PolicyAlgorithm):
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
         """Pairs that exclude each other."""
         return cls.MUTUALLY_EXCLUSIVE
+
+    @classmethod
+    def dependents(cls) -> Mapping[str, tuple[str, ...]]:
+        """What is annealed over `anneal_steps`, beside the learning rate."""
+        return {"anneal_steps": ("learning_rate_schedule",)}
 
     @property
     def annealed_over(self) -> Mapping[str, int]:

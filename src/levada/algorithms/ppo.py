@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from levada.algorithms.checks import ConfigError, require_divides
+from levada.algorithms.checks import ConfigError, require_anneal_steps, require_divides
 from levada.algorithms.gae import GAE
 from levada.algorithms.neural import Part
 from levada.algorithms.rollouts import RolloutAlgorithm
@@ -74,7 +74,7 @@ class PPO(RolloutAlgorithm):
     anneal_learning_rate: bool = True
     """Anneal the learning rate over `anneal_steps`."""
     anneal_clip_range: bool = False
-    """Anneal the clip range over `anneal_steps`."""
+    """Anneal the clip range over `anneal_steps`, which it requires."""
     gae_lambda: UnitFloat = 0.95
     """Lambda of generalized advantage estimation. 0: one-step advantages, biased by the value function. 1: full returns, with
     high variance."""
@@ -97,6 +97,7 @@ class PPO(RolloutAlgorithm):
             msg = f"{type(self).__name__}(minibatch_size={size}, num_minibatches={num}): expected at most one of them"
             raise ConfigError(msg)
         self.check_sizes()
+        require_anneal_steps(self, "anneal_clip_range", False, "the clip range")
 
     def check_sizes(self) -> None:
         """Raise ConfigError unless the batch consists of whole minibatches, and these of whole microbatches."""
@@ -111,6 +112,11 @@ class PPO(RolloutAlgorithm):
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
         """Alternatives of all that learn from rollouts, and the two fields that set the size of a minibatch."""
         return (*super().alternatives(), ("minibatch_size", "num_minibatches"))
+
+    @classmethod
+    def dependents(cls) -> Mapping[str, tuple[str, ...]]:
+        """What is annealed over `anneal_steps`."""
+        return {"anneal_steps": (*super().dependents()["anneal_steps"], "anneal_clip_range")}
 
     @property
     def resolved_minibatch_size(self) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from levada.algorithms.algorithm import Algorithm
+
 _ATARI: Mapping[str, Any] = {
     "shards": 2,
     "num_envs": 8,
@@ -431,6 +433,18 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
     },
 }
+
+
+def kept_beside(cls: type[Algorithm], values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a preset that these fields leave: neither their alternatives, nor what has no effect beside them."""
+    dropped: set[str] = set()
+    for together in cls.alternatives():
+        if any(fields.get(name) is not None for name in together):
+            dropped.update(together)
+    for needed, dependents in cls.dependents().items():
+        if needed in fields and fields[needed] is None:
+            dropped.update(dependents)
+    return {name: value for name, value in values.items() if name in fields or name not in dropped}
 
 
 def preset(algorithm: str, env: str) -> Mapping[str, Any]:

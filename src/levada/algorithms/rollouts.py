@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from torch import Tensor
 
-from levada.algorithms.checks import ConfigError, require_divides
+from levada.algorithms.checks import ConfigError, require_anneal_steps, require_divides
 from levada.algorithms.neural import NeuralAlgorithm
 from levada.rl.acting.double_buffered import DoubleBufferedSampler
 from levada.rl.acting.sampler import Sampler
@@ -38,7 +38,7 @@ class RolloutAlgorithm(NeuralAlgorithm):
     entropy_coef: NonNegativeFloat = 0.0
     """Coefficient of the entropy bonus. With larger values, the agent explores longer."""
     anneal_entropy_coef: bool = False
-    """Anneal the coefficient of the entropy bonus over `anneal_steps`, so that the agent explores less later."""
+    """Anneal the coefficient of the entropy bonus over `anneal_steps`, which it requires: the agent explores less later."""
     value_coef: NonNegativeFloat = 0.5
     """Coefficient of the value loss."""
     max_grad_norm: PositiveFloat | None = 0.5
@@ -59,11 +59,17 @@ class RolloutAlgorithm(NeuralAlgorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_divides(self, "num_groups", self.num_envs, "num_envs")
+        require_anneal_steps(self, "anneal_entropy_coef", False, "the entropy bonus")
 
     @classmethod
     def alternatives(cls) -> tuple[tuple[str, ...], ...]:
         """Pairs that exclude each other, and `network` with `hidden_sizes`, the widths of the default networks."""
         return (*super().alternatives(), ("network", "hidden_sizes"))
+
+    @classmethod
+    def dependents(cls) -> Mapping[str, tuple[str, ...]]:
+        """What is annealed over `anneal_steps`."""
+        return {"anneal_steps": (*super().dependents()["anneal_steps"], "anneal_entropy_coef")}
 
     @property
     def annealed_over(self) -> Mapping[str, int]:

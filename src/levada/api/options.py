@@ -10,7 +10,7 @@ from typing import Any, Literal
 from levada.algorithms.algorithm import Algorithm
 from levada.algorithms.checks import ConfigError
 from levada.algorithms.fields import require_fields
-from levada.algorithms.presets import preset
+from levada.algorithms.presets import kept_beside, preset
 from levada.algorithms.registry import algorithm_name, find_algorithm
 from levada.flow import DeploymentError, LevadaError
 from levada.flow.deployment import Deployment
@@ -140,11 +140,8 @@ def configure(
         base = dict(preset(algorithm_name(cls), env_name))
         origins = dict.fromkeys(base, "preset")
     _check_fields(cls, fields, given={*base, *fields})
-    for together in cls.alternatives():
-        if given := [name for name in together if fields.get(name) is not None]:
-            for name in {*together} - {*given} - fields.keys():
-                base.pop(name, None)
-                origins.pop(name, None)
+    base = kept_beside(cls, base, fields)
+    origins = {name: origins[name] for name in base}
     known = [field.name for field in dataclasses.fields(cls)]
     try:
         config = cls(**{**base, **fields}).with_presets(env_name)
