@@ -113,7 +113,7 @@ class NeuralAlgorithm(PolicyAlgorithm):
     """Activation function between the layers."""
     device: Text = field(default="auto", compare=False)
     """Device of the networks: `cpu`, `cuda`, or one of several GPUs, `cuda:1`. `auto`, decided when a run starts: a GPU for
-    images of at least 36 x 36, if there is one. A flow built by hand uses the CPU."""
+    images of at least 36 x 36, if there is one, except for environments in JAX. A flow built by hand uses the CPU."""
     precision: Literal["auto", "float32", "bfloat16"] = field(default="auto", compare=False)
     """Floating-point format of the layers. `auto`: bfloat16 for images of at least 64 x 64 with the default network, where
     the processor multiplies bfloat16 faster (AMX, AVX512-BF16 of AMD, bfloat16 of Arm); float32 otherwise. `bfloat16` also speeds
@@ -180,12 +180,12 @@ class NeuralAlgorithm(PolicyAlgorithm):
     def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """Choose the compiler of updates for environments in JAX, and for large images the device and the precision."""
         space = task.observation_space
-        reasons: dict[str, str] = {}
         if self.compile == "auto" and self.IS_FOR_XLA and task.is_functional and missing_for_xla() is None:
-            reasons["compile"] = "xla, as its environments"
-            return replace(self, compile="xla").resolved(task)[0], reasons
+            resolved, others = replace(self, compile="xla").resolved(task)
+            return resolved, {"compile": "xla, as its environments", **others}
         if not has_large_images(space):
-            return self, reasons
+            return self, {}
+        reasons: dict[str, str] = {}
         device, precision = self.device, self.precision
         if device == "auto" and not task.is_functional:  # JAX would have been started for the GPU
             device, reasons["device"] = choose_device(space)

@@ -104,6 +104,14 @@ def test_auto_follows_from_the_processor_and_from_sizes(
     assert resolved.precision == ("auto" if not reasons and not fields.get("precision") else chosen)
 
 
+def test_the_reason_is_also_told_of_images_of_an_environment_in_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Task, "is_functional", True)
+    monkeypatch.setattr("levada.algorithms.neural.missing_for_xla", lambda: None)
+    resolved, reasons = PPO(device="cpu").resolved(Task(partial(Still, IMAGES)))
+    assert (resolved.compile, resolved.precision != "auto") == ("xla", True)
+    assert reasons.keys() == {"compile", "precision"}
+
+
 class Still(gymnasium.Env[Any, Any]):
     """Shows one picture."""
 
