@@ -119,6 +119,19 @@ def test_a_compiled_rollout_is_the_one_that_steps_one_by_one(name: str) -> None:
 
 
 @installed
+@pytest.mark.parametrize("name", ["discrete", "masked"])
+def test_a_state_is_restored_after_a_compiled_rollout(name: str) -> None:
+    sampler, weights = sampler_of(*POLICIES[name])
+    sampler(weights)
+    state = sampler.state_dict()
+    first = sampler(weights)
+    sampler.load_state_dict(state)
+    again = sampler(weights)
+    assert all((a == b).all() for a, b in zip(leaves(first.obs), leaves(again.obs), strict=True))
+    np.testing.assert_array_equal(first.action, again.action)
+
+
+@installed
 @pytest.mark.parametrize("name", POLICIES)
 def test_what_a_compiled_rollout_reports_is_what_the_torch_policy_computes(name: str) -> None:
     sampler, weights = sampler_of(*POLICIES[name])

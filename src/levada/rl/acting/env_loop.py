@@ -278,6 +278,8 @@ class EnvLoop:
         set_rng(self.rng, state["rng"])
         self.returns.returns[...] = state["returns"]
         self._episodes.load_state_dict({name: state[f"episodes/{name}"] for name in self._episodes.state_dict()})
+        # after a compiled rollout they are JAX's, which cannot be written
+        self.obs = map_nest(lambda leaf: leaf if leaf.flags.writeable else leaf.copy(), self.obs)
         for path, leaf in named_leaves(self.obs).items():
             leaf[...] = state[f"obs/{path}"]
         if self.memory is not None:
