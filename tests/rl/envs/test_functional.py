@@ -266,6 +266,8 @@ def test_an_environment_that_its_library_cannot_step_is_refused(monkeypatch: pyt
 def test_options_that_cannot_take_effect_are_refused() -> None:
     with pytest.raises(TaskError, match="vectorization='sync' cannot take effect"):
         Task("gymnax:CartPole-v1", vectorization="sync")
+    with pytest.raises(TaskError, match=r"life_loss=True needs info\['lives'\], which environments in JAX do not have"):
+        Task("gymnax:CartPole-v1", life_loss=True)
 
 
 def test_jax_is_not_imported_unless_it_is_needed() -> None:

@@ -143,6 +143,9 @@ class Task(_Named):
                 f"{', '.join(LIBRARIES)} are stepped together by themselves; leave it out"
             )
             raise TaskError(msg)
+        if self.is_functional and self.life_loss:
+            msg = f"task {self.name!r}: life_loss=True needs info['lives'], which environments in JAX do not have; leave it out"
+            raise TaskError(msg)
         if "num_envs" in self.env_kwargs:
             raise TaskError("env_kwargs has 'num_envs', which the algorithm decides; leave it out")
         if not isinstance(self.env, str) and self.vectorization != "auto":
