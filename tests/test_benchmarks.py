@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,6 +17,7 @@ from benchmarks import growth, presets
 from benchmarks._growth.axis import Curve, Side, curves, take_turns
 from benchmarks._scaling.nodes import tables
 from benchmarks.compare.jobs import BENCHMARKS, Job, Plan, make_jobs
+from benchmarks.compare.processes import started
 from benchmarks.compare.run import parse
 from levada.algorithms.registry import find_algorithm
 
@@ -44,6 +48,23 @@ def test_bfloat16_is_left_out_where_the_processor_emulates_it(has_it: bool, monk
     monkeypatch.setattr("benchmarks.compare.jobs.has_bfloat16", lambda: has_it)
     forms = {job.form.name for job in all_jobs("mappo-spread") if job.form}
     assert forms == {"2 workers", "inline", *(["2 workers, bfloat16", "inline, bfloat16"] if has_it else [])}
+
+
+def test_levada_in_jax_is_kept_to_one_core_where_its_peer_is() -> None:
+    jobs = [job for job in all_jobs("jax-cartpole") if job.is_levada and job.form is not None]
+    assert {(job.form.name, job.num_cores) for job in jobs if job.form} == {("inline", 1), ("2 workers", None)}
+    assert all(job.num_cores is None for job in all_jobs("ppo-cartpole"))
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system keeps no process to a core")
+@pytest.mark.parametrize("num_cores", [None, 1])
+def test_a_process_is_kept_to_the_first_cores(num_cores: int | None, tmp_path: Path) -> None:
+    before, told = os.sched_getaffinity(0), tmp_path / "out"
+    command = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+    with told.open("wb") as out, started(command, {}, out, out, num_cores=num_cores) as process:
+        assert process.ended_within(60)
+    assert json.loads(told.read_text()) == sorted(before)[:num_cores]
+    assert os.sched_getaffinity(0) == before
 
 
 def test_settings_are_chosen_by_their_names() -> None:

@@ -102,7 +102,7 @@ def execute(job: Job, *, seed: int, folder: Path, screen: Screen) -> Run:
         (folder / "stdout").open("wb") as out,
         stderr.open("wb") as err,
         screen.task(job.title, job.num_env_steps) as task,
-        started(command, variables, out, err) as process,
+        started(command, variables, out, err, num_cores=job.num_cores) as process,
     ):
         while not process.ended_within(_LOOK_EVERY_S):
             if process.seconds > _RUN_LIMIT_S:

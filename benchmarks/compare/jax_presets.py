@@ -7,7 +7,8 @@ environments and steps, the passes, the minibatches, and the clip range. Differe
 - rejax has an optimizer for the policy and one for the value, and clips each entry of a gradient, levada its norm.
 - rejax takes the time limit of an episode for a terminal state.
 - rejax writes nothing, and reports nothing; levada writes all its files.
-- rejax has the cores that it is given for itself. Levada's process may use both, with one thread in XLA's pool.
+- Where both have one core, each process is kept to the same one. With two cores, rejax is one process with two threads in XLA's
+  pool, and levada has two workers with one thread each.
 - rejax checks the target by 128 episodes of evaluation after every 8,192 env steps, levada by the last 100 episodes of training.
 """
 
@@ -82,7 +83,7 @@ _BATCH: Final = {"num_envs": 64, "num_steps": 32, "num_epochs": 4, "num_minibatc
 
 JAX_CARTPOLE: Final = Benchmark(
     algorithm="ppo", env="gymnax:CartPole-v1", presets=_PRESETS, warm_up_steps=50_000, quick_steps=100_000,
-    solve_steps=1_000_000,
+    solve_steps=1_000_000, is_pinned=True,
 )  # fmt: skip
 JAX_ANT: Final = Benchmark(
     algorithm="ppo",
@@ -90,6 +91,7 @@ JAX_ANT: Final = Benchmark(
     presets=(_preset("64 environments x 32 steps", "batch", 0.9, 131_072, "brax/ant", **_BATCH),),
     warm_up_steps=16_384,
     quick_steps=16_384,
+    is_pinned=True,
 )
 JAX_CRAFTAX: Final = Benchmark(
     algorithm="ppo",
@@ -99,4 +101,5 @@ JAX_CRAFTAX: Final = Benchmark(
     ),
     warm_up_steps=16_384,
     quick_steps=16_384,
+    is_pinned=True,
 )

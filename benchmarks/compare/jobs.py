@@ -130,6 +130,11 @@ class Job:
         return f"{self.part}: {self.who}{settings}{turn}"
 
     @property
+    def num_cores(self) -> int | None:
+        """Number of cores that the process is kept to; None: all. Levada beside a peer that keeps itself to one core."""
+        return 1 if self.benchmark.is_pinned and self.is_levada and self.threads == 1 else None
+
+    @property
     def algorithm(self) -> str:
         """Of levada."""
         return (self.preset.algorithm if self.preset else None) or self.benchmark.algorithm

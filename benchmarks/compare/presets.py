@@ -101,6 +101,8 @@ class Benchmark:
     """Env steps within which levada should reach the target, with settings of its own."""
     parts: Parts | None = None
     """None: levada is compared with its peers alone."""
+    is_pinned: bool = False
+    """Whether the peers keep themselves to as many cores as they have threads. Where that is one, levada is kept to it, too."""
     is_watched: bool = False
     """Whether all processes of a run are looked at once a second, as with `parts`: the system forgets what Ray's have taken."""
 

@@ -113,13 +113,35 @@ def adopt_orphans() -> None:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], variables: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Iterator[Process]:
-    """Start a process which, like its children, does not outlive the block. It sees no GPU."""
-    process = Process(command, variables, out, err)
+def started(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes],
+    *,
+    num_cores: int | None = None,
+) -> Iterator[Process]:
+    """Start a process which, like its children, does not outlive the block. It sees no GPU, and `num_cores` of the cores."""
+    with _first_cores(num_cores):  # inherited
+        process = Process(command, variables, out, err)
     try:
         yield process
     finally:
         process.kill()
+
+
+@contextlib.contextmanager
+def _first_cores(num_cores: int | None) -> Iterator[None]:
+    """Keep this thread to the first cores, where the system can do that."""
+    if num_cores is None or sys.platform != "linux":
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:num_cores])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 class Watched:
