@@ -219,6 +219,8 @@ def test_illegal_moves_are_masked_and_games_for_two_refused() -> None:
     [
         ("gymnax:CartPole-v0", {}, "did you mean 'gymnax:CartPole-v1'"),
         ("brax:an", {}, "did you mean 'brax:ant'"),
+        ("craftax:x", {}, r"it has Craftax-Classic-Pixels-v1, .*, Craftax-Symbolic-v1$"),
+        ("gymnax:xyzzy", {}, r"it has Acrobot-v1, .*, \.\.\.$"),
         ("gymnax:CartPole-v1", {"size": 5}, "expected parameters"),
         ("gymnax:CartPole-v1", {"max_steps_in_episode": "abc"}, r"='abc' \(str\), expected an integer"),
         ("gymnax:CartPole-v1", {"max_steps_in_episode": 8.5}, r"=8.5 \(float\), expected an integer"),

@@ -183,6 +183,29 @@ def test_a_forgotten_namespace_is_found(registry: dict[str, Any]) -> None:
         Task("Thing-v5").make(1)
 
 
+@pytest.mark.parametrize(
+    ("env_id", "meant"),
+    [
+        ("Gymnax:CartPole-v1", "gymnax:CartPole-v1"),
+        ("BRAX:ant", "brax:ant"),
+        ("mujoco_playground:CartpoleBalance", "playground:CartpoleBalance"),
+    ],
+)
+def test_a_library_of_environments_in_jax_is_known_by_its_other_names(env_id: str, meant: str) -> None:
+    with pytest.raises(TaskError, match=f"^task '{env_id}': there is no such id; did you mean '{meant}'\\?$"):
+        _ = Task(env_id).observation_space
+
+
+def test_nor_is_it_asked_about_if_a_module_of_that_name_registers_the_id(
+    registry: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "Pgx", types.ModuleType("Pgx"))
+    gymnasium.register("Own-v0", entry_point=ExactEnv)
+    assert Task("Pgx:Own-v0").action_space == spaces.Discrete(2)
+    with pytest.raises(TaskError, match="did you mean 'pgx:Other-v0'"):
+        _ = Task("Pgx:Other-v0").action_space
+
+
 def test_an_id_like_no_other() -> None:
     with pytest.raises(
         TaskError, match=r"no such id\. If a module of yours registers it, write 'that_module:Xyzzy-v0'\.$"

@@ -26,6 +26,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 
 from levada.flow.errors import LevadaError
 from levada.flow.mistakes import syntax_text
+from levada.rl.envs.functional.names import meant_id
 from levada.rl.envs.user_files import find_file, loaded, split
 
 # These vector environments do not step the other rows while one is being reset (gymnasium 1.4), so "auto" makes single
@@ -73,6 +74,7 @@ def find_spec(env_id: str) -> EnvSpec:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise  # the module exists, but one of its imports does not
+            _reject_misnamed(env_id)
             msg = (
                 f"task {env_id!r}: there is no module {error.name!r} to import; an id is 'Env-v0', or "
                 "'module:Env-v0' with a module that registers it"
@@ -97,6 +99,7 @@ def find_spec(env_id: str) -> EnvSpec:
                 f"'{file}:{name}'"
             )
             raise TaskError(msg)
+        _reject_misnamed(env_id)
         near = _nearest_id(name)
         raise TaskError(
             f"task {env_id!r}: Gymnasium has no such id"
@@ -104,6 +107,13 @@ def find_spec(env_id: str) -> EnvSpec:
             + ("" if module else f" If a module of yours registers it, write 'that_module:{name}'.")
         )
     return spec
+
+
+def _reject_misnamed(env_id: str) -> None:
+    """Raise TaskError if an id that does not exist looks like that of an environment in JAX."""
+    if (meant := meant_id(env_id)) is not None:
+        msg = f"task {env_id!r}: there is no such id; did you mean {meant!r}?"
+        raise TaskError(msg)
 
 
 def factory_in_file(env_id: str) -> Callable[..., Any] | None:

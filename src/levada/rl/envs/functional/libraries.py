@@ -13,11 +13,13 @@ import difflib
 import importlib
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from levada.rl.compute.xla import prepare_jax
 from levada.rl.envs.functional.names import LIBRARIES
 from levada.rl.envs.registry import TaskError
+
+_NUM_LISTED: Final = 8
 
 
 def make_functional(env_id: str, kwargs: Mapping[str, Any]) -> Any:
@@ -40,12 +42,18 @@ def make_functional(env_id: str, kwargs: Mapping[str, Any]) -> Any:
         raise TaskError(msg) from error
     except UnknownEnvError as error:
         near = difflib.get_close_matches(name, error.known, n=1)
-        hint = f"did you mean '{library}:{near[0]}'?" if near else f"it has {', '.join(sorted(error.known)[:8])}, ..."
+        hint = f"did you mean '{library}:{near[0]}'?" if near else f"it has {_listed(error.known)}"
         msg = f"task {env_id!r}: {library} has no such environment; {hint}"
         raise TaskError(msg) from None
     except ArgumentError as error:
         msg = f"task {env_id!r}: {error}"
         raise TaskError(msg) from error
+
+
+def _listed(names: Collection[str]) -> str:
+    """List the first names."""
+    first = sorted(names)[:_NUM_LISTED]
+    return ", ".join([*first, "..."] if len(names) > len(first) else first)
 
 
 class UnknownEnvError(Exception):

@@ -29,6 +29,21 @@ LIBRARIES: dict[str, Library] = {
 }
 
 
+_OTHER_NAMES = {"mujoco_playground": "playground"}
+"""What one may call a library, such as its module, to what ids begin with."""
+
+
+def meant_id(env_id: str) -> str | None:
+    """Return the id of a functional environment that was probably meant, or None.
+
+    >>> meant_id("Gymnax:CartPole-v1"), meant_id("mujoco_playground:CartpoleBalance"), meant_id("mine:CartPole-v1")
+    ('gymnax:CartPole-v1', 'playground:CartpoleBalance', None)
+    """
+    given, colon, name = env_id.partition(":")
+    library = _OTHER_NAMES.get(given.lower(), given.lower())
+    return f"{library}:{name}" if library in LIBRARIES and library != given and colon and name else None
+
+
 def is_functional(env_id: str) -> bool:
     """Whether an id names a functional environment."""
     library, colon, name = env_id.partition(":")
