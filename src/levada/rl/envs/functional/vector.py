@@ -30,7 +30,7 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 (Gymnasium's own)
 
     def __init__(self, env: FunctionalEnv, num_envs: int) -> None:
-        self.functional = env
+        self.functional: FunctionalEnv = env
         self.num_envs = num_envs
         self.single_observation_space: Space[Any] = env.observation_space
         self.single_action_space: Space[Any] = env.action_space
