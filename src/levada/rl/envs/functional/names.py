@@ -30,7 +30,7 @@ LIBRARIES: dict[str, Library] = {
 
 
 _OTHER_NAMES = {"mujoco_playground": "playground"}
-"""What one may call a library, such as its module, to what ids begin with."""
+"""Other names of a library, such as that of its module -> prefix of its ids."""
 
 
 def meant_id(env_id: str) -> str | None:
