@@ -56,7 +56,7 @@ class UsedOnce:
 
 def result(run: FlowRun, updates: int) -> tuple[dict[str, bytes], int, int]:
     """The learner's state, env steps and episodes after so many updates."""
-    [monitor] = [each for each in run._accounts._instruments if isinstance(each, Monitor)]
+    [monitor] = [each for each in run._accounts._observers.instruments if isinstance(each, Monitor)]
     next(report for report in run if report.firing == updates)
     assert monitor.num_started_from_scratch == 0
     statistics = run.statistics()

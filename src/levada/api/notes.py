@@ -37,7 +37,7 @@ class Watch:
         # without an entropy bonus an agent still learns
         self._falls = {name: steps for name, steps in config.annealed_over.items() if name != "entropy_coef"}
         self._until = until
-        self._has_ended = False
+        self._last_steps: float = max(self._falls.values(), default=math.inf)
         num_envs = config.num_envs * config.shards if isinstance(config, RolloutAlgorithm | ReplayAlgorithm) else 1
         self._stagnation = Stagnation(
             until, goal=task.reward_threshold, num_envs=num_envs, advice=advice(config, task)
@@ -49,15 +49,14 @@ class Watch:
 
     def look(self, monitor: Monitor) -> str | None:
         """Note after an update, usually None. At the end of the run there is no warning about schedules."""
-        is_over = self._until.met(monitor) is not None
-        return (None if is_over else self._ended(monitor.env_steps)) or self._stagnation.look(monitor)
+        outlasts = monitor.env_steps > self._last_steps and self._until.met(monitor) is None
+        return (self._ended(monitor.env_steps) if outlasts else None) or self._stagnation.look(monitor)
 
     def _ended(self, num_env_steps: int) -> str | None:
         """Warn, once, if a run of this many env steps outlasts its schedules."""
-        last = max(self._falls.values(), default=math.inf)
-        if self._has_ended or num_env_steps <= last:
+        if num_env_steps <= (last := self._last_steps):
             return None
-        self._has_ended = True
+        self._last_steps = math.inf
         return (
             f"{' and '.join(self._falls)} {'falls' if len(self._falls) == 1 else 'fall'} to zero at {last:,} env steps: from "
             f"there on nothing is learned. For a longer run set anneal_steps to its length; until='steps={last}' ends it there"

@@ -176,7 +176,9 @@ Event: TypeAlias = (
 
 
 class Instrument(Protocol):
-    """An observer of a run: it sees every event, and has no effect on the schedule."""
+    """An observer of a run, without an effect on the schedule. It sees every event; with an attribute `event_types`, a
+    collection of classes, only events of these.
+    """
 
     def on_event(self, event: Event) -> None:
         """Handle an event. Called in the runner's thread after each event, so it must be fast."""

@@ -161,6 +161,12 @@ class Monitor:
         self._is_over = until.met(self) is not None
         self._count_again()
 
+    event_types: Final = frozenset(
+        {
+            Fired, Used, Dropped, Failed, Emptied, LearnerStopped, GoalReached, Evaluating, Evaluated, Reported,
+        }
+    )  # fmt: skip
+
     def on_event(self, event: Event) -> None:
         """Count one event."""
         if self._startup_s is None:

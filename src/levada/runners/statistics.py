@@ -11,6 +11,7 @@ from levada.flow.events import Event, Fired, Instrument, NodeStatistics, Statist
 from levada.flow.graph import Flow
 from levada.flow.stopwatch import OUTSIDE, TRANSPORT, Activity, Stopwatch
 from levada.runners.attribution import MAIN, Attribution
+from levada.runners.observers import Observers
 from levada.schedule import Firing, Hub
 
 
@@ -26,7 +27,7 @@ class Accounts:
         """`stopwatch`: of the thread that runs the hub."""
         self._flow = flow
         self._hub = hub
-        self._instruments = tuple(instruments)
+        self._observers = Observers(instruments)
         self._stopwatch = stopwatch
         self._executed = 0.0, 0.0, 0.0
         self._before: Activity = TRANSPORT
@@ -84,10 +85,11 @@ class Accounts:
 
     def show(self, event: Event) -> None:
         """Pass an event to the instruments. Their time counts as outside of the run."""
-        before = self._stopwatch.begin(OUTSIDE)
-        for instrument in self._instruments:
-            instrument.on_event(event)
-        self._stopwatch.begin(before)
+        if observers := self._observers.of(event):
+            before = self._stopwatch.begin(OUTSIDE)
+            for observe in observers:
+                observe(event)
+            self._stopwatch.begin(before)
 
     def attributed(self) -> Mapping[str, WorkerStatistics]:
         """Return where the time of each worker went."""

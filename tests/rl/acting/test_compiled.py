@@ -266,3 +266,41 @@ def test_observations_that_stay_on_a_device_change_no_bit(task: Task, monkeypatc
     for some in (kept, pickle.loads(pickle.dumps(kept))):
         map_nest(lambda one, other: np.testing.assert_array_equal(np.asarray(one), other), some.obs, usual.obs)
     assert {type(leaf) for leaf in leaves(pickle.loads(pickle.dumps(kept)).obs)} == {np.ndarray}
+
+
+@installed
+@pytest.mark.parametrize("num_ended", [0, 1, 4, 5, 32])
+def test_next_values_are_those_of_final_observations_where_episodes_end(num_ended: int) -> None:
+    from levada.rl.acting.compiled.rollout import _next_values, _next_values_of_all
+
+    rng = np.random.default_rng(num_ended)
+    following = rng.standard_normal((8, 4)).astype(np.float32)
+    ended = np.zeros(32, np.bool_)
+    ended[rng.permutation(32)[:num_ended]] = True
+    last_obs = {"x": rng.standard_normal((32, 3)).astype(np.float32)}
+    expected = np.where(ended, last_obs["x"].sum(1), following.ravel()).reshape(8, 4)
+    for function in (_next_values, _next_values_of_all):
+        found = function(lambda obs: obs["x"].sum(1), following, ended.reshape(8, 4), last_obs)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@installed
+def test_small_results_of_one_type_are_packed_and_large_ones_are_not() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    from levada.rl.acting.compiled.packing import Packing
+
+    tree = {
+        "large": jnp.ones((200, 200)), "rows": jnp.arange(6.0).reshape(2, 3), "none": None, "number": jnp.float32(7.0),
+        "empty": jnp.zeros((0, 3)), "flags": (jnp.array([True, False]), jnp.array([[True]])), "count": jnp.int32(3),
+    }  # fmt: skip
+    packing = Packing()
+    made = jax.jit(packing.pack)(tree)
+    assert len(made) == 4
+    found = packing.unpack(made)
+    assert jax.tree.structure(found) == jax.tree.structure(tree)
+    for expected, array in zip(jax.tree.leaves(tree), jax.tree.leaves(found), strict=True):
+        assert isinstance(array, np.ndarray)
+        assert array.dtype == expected.dtype
+        np.testing.assert_array_equal(array, expected)

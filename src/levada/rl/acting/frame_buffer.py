@@ -15,7 +15,7 @@ from gymnasium import spaces
 from levada.flow.items import Allocate
 from levada.rl.acting.env_loop import Finals, RecurrentState, StepBuffer
 from levada.rl.data.frames import FramePart, FramePool, Frames
-from levada.rl.data.spaces import Array, Nest, allocate, canonical_observation_space
+from levada.rl.data.spaces import Array, Nest, allocate, canonical_observation_space, map_nest
 from levada.rl.envs.task import Task
 
 
@@ -94,22 +94,53 @@ def _newest(stacks: Nest) -> Array:
     return stacks[:, -1]
 
 
-def step_buffer_for(
-    task: Task, num_steps: int, num_envs: int, empty: Allocate, state_size: int = 0, *, has_returns: bool = False
-) -> StepBuffer:
-    """Allocate the buffer of some steps in a task; `state_size`: size of the recurrent state, if states are to be stored."""
-    shape = (num_steps, num_envs)
-    columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
-    columns["action"] = allocate(task.action_space, *shape, make=empty)
-    columns["memory"] = RecurrentState.allocate(shape, state_size, empty) if state_size else None
-    columns["discounted_return"] = empty(shape, np.float32) if has_returns else None
-    columns["reward"] = empty(shape, np.float32)
-    if not task.frame_stack:
-        obs = allocate(task.observation_space, num_steps + 1, num_envs, make=empty)
-        return StepBuffer(obs=obs, final_obs=[], **columns)
-    space = canonical_observation_space(task.observation_space)
-    assert isinstance(space, spaces.Box)
-    num_frames, *of_frame = space.shape
-    frames = empty((num_steps + num_frames, num_envs, *of_frame), space.dtype)
-    frames[: num_frames - 1] = 0  # before the first frame; no stack refers to these
-    return FrameStepBuffer(obs=frames, final_obs=[], age=np.zeros(num_envs, np.int64), **columns)
+class StepBuffers:
+    """Allocates buffers of some steps in a task.
+
+    Args:
+        task: the task.
+        num_steps: T.
+        num_envs: B.
+        state_size: size of the recurrent state, if states are to be stored.
+        has_returns: whether discounted returns are to be stored.
+    """
+
+    def __init__(
+        self, task: Task, num_steps: int, num_envs: int, state_size: int = 0, *, has_returns: bool = False
+    ) -> None:
+        self._shape = num_steps, num_envs
+        self._state_size = state_size
+        self._has_returns = has_returns
+        self._action = allocate(task.action_space, *self._shape, make=_unwritten)
+        self._num_frames = 0
+        """Number of frames per observation; 0: they are no stacks."""
+        if task.frame_stack:
+            space = canonical_observation_space(task.observation_space)
+            assert isinstance(space, spaces.Box)
+            self._num_frames, *of_frame = space.shape
+            self._obs: Nest = _unwritten((num_steps + self._num_frames, num_envs, *of_frame), space.dtype)
+        else:
+            self._obs = allocate(task.observation_space, num_steps + 1, num_envs, make=_unwritten)
+
+    def allocate(self, empty: Allocate) -> StepBuffer:
+        """Return a buffer of arrays that `empty(shape, dtype)` makes."""
+
+        def like(leaf: Array) -> Array:
+            return empty(leaf.shape, leaf.dtype)
+
+        shape, size = self._shape, self._state_size
+        columns: dict[str, Any] = {name: empty(shape, np.bool_) for name in ("terminated", "truncated", "mask")}
+        columns["action"] = map_nest(like, self._action)
+        columns["memory"] = RecurrentState.allocate(shape, size, empty) if size else None
+        columns["discounted_return"] = empty(shape, np.float32) if self._has_returns else None
+        columns["reward"] = empty(shape, np.float32)
+        obs = map_nest(like, self._obs)
+        if not self._num_frames:
+            return StepBuffer(obs=obs, final_obs=[], **columns)
+        obs[: self._num_frames - 1] = 0  # before the first frame; no stack refers to these
+        return FrameStepBuffer(obs=obs, final_obs=[], age=np.zeros(shape[1], np.int64), **columns)
+
+
+def _unwritten(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an array that takes no memory, for its shape and type."""
+    return np.broadcast_to(np.zeros((), dtype), shape)

@@ -18,7 +18,7 @@ from levada.flow import Shard
 from levada.flow.items import never, serve_here
 from levada.flow.stopwatch import ENVIRONMENT, INFERENCE, WRITING
 from levada.rl.acting.env_loop import Acting, EnvLoop, StepBuffer, play
-from levada.rl.acting.frame_buffer import step_buffer_for
+from levada.rl.acting.frame_buffer import StepBuffers
 from levada.rl.acting.network import check_network
 from levada.rl.acting.rollout import Rollout
 from levada.rl.data.frames import Frames, as_array
@@ -90,6 +90,7 @@ class LiveSampler(EnvLoop):
         super().__init__(recipe.task, recipe.policy, recipe.num_envs, recipe.discount, shard)
         self.recipe = recipe
         self._empty = shard.empty
+        self._buffers = StepBuffers(recipe.task, recipe.num_steps, recipe.num_envs)
         self._is_cut = shard.has_newer if recipe.on_new_weights == "cut" else never
         self._compiled: CompiledRollout | None = None
         if recipe.task.is_functional:
@@ -152,13 +153,12 @@ class LiveSampler(EnvLoop):
         self.obs: Nest = rolled.obs
         self.stopwatch.do(WRITING)
         self.envs.check_steps(steps.last_obs, steps.reward)
-        acted = self._allocate()
+        acted = self._allocate(steps.row)
         if rolled.kept is None:
             acted.buffer.fill_observations(steps.obs, self.obs)
         else:
             acted = acted._replace(buffer=replace(acted.buffer, obs=rolled.kept))
         acted.buffer.fill(steps)
-        acted.rows[...] = steps.row
         self.stopwatch.do(INFERENCE)
         return self._rollout(acted, self.recipe.num_steps, None, has_values=False, rolled=rolled)
 
@@ -166,14 +166,12 @@ class LiveSampler(EnvLoop):
         """Draw the noise of T steps."""
         return self.actor.head.draw(self.rng, self.recipe.num_steps, self.recipe.num_envs)
 
-    def _allocate(self) -> _Acted:
-        recipe, empty = self.recipe, self._empty
-        num_steps, num_envs = recipe.num_steps, recipe.num_envs
-        return _Acted(
-            step_buffer_for(recipe.task, num_steps, num_envs, empty),
-            np.empty((num_steps, num_envs, self.actor.head.row_size), np.float32),
-            empty((num_steps + 1, num_envs), np.float32),
-        )
+    def _allocate(self, rows: Array | None = None) -> _Acted:
+        """Return memory for T steps; `rows`: if they are known."""
+        num_steps, num_envs, empty = self.recipe.num_steps, self.recipe.num_envs, self._empty
+        if rows is None:
+            rows = np.empty((num_steps, num_envs, self.actor.head.row_size), np.float32)
+        return _Acted(self._buffers.allocate(empty), rows, empty((num_steps + 1, num_envs), np.float32))
 
     def _rollout(
         self, collected: _Acted, num_rows: int, before: tuple[Array, Array] | None, *, has_values: bool,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from levada.flow import Episode, Shard
 from levada.flow.state import PrefixView
 from levada.rl.acting.env_loop import Acting, EnvLoop, Finals, StepBuffer, play
 from levada.rl.acting.exploration import Exploration
-from levada.rl.acting.frame_buffer import FrameStepBuffer, step_buffer_for
+from levada.rl.acting.frame_buffer import FrameStepBuffer, StepBuffers
 from levada.rl.acting.network import check_network
 from levada.rl.acting.sizes import Sizes
 from levada.rl.acting.turns import Turns
@@ -130,6 +130,13 @@ class LiveStepSampler(EnvLoop):
                 "environment %r: rollouts for a replay are not compiled, which makes them slower", self.envs.name
             )
         self._shard = shard
+        self._buffers = cache(
+            lambda num_steps: StepBuffers(
+                recipe.task, num_steps, recipe.num_envs, recipe.policy.state_size,
+                has_returns=recipe.policy.normalize_reward,
+            )
+        )  # fmt: skip
+        """Number of steps, with those of before -> buffers."""
         self._num_items = shard.num_items
         self._old: dict[str, Array] = {}
         """The last steps, copied because their memory is reused; empty if none are needed."""
@@ -145,10 +152,7 @@ class LiveStepSampler(EnvLoop):
         num_overlap_steps = len(self._old["action"]) if self._old else 0
         actor.load(weights)
         actor.draw_weight_noise(self.rng)
-        buffer = step_buffer_for(
-            recipe.task, num_overlap_steps + recipe.num_steps, recipe.num_envs, shard.empty, recipe.policy.state_size,
-            has_returns=recipe.policy.normalize_reward,
-        )  # fmt: skip
+        buffer = self._buffers(num_overlap_steps + recipe.num_steps).allocate(shard.empty)
         if self._old:
             _begin_with(self._old, buffer)
         num_env_steps = self._num_items * recipe.num_steps * recipe.num_envs * shard.num_shards

@@ -67,6 +67,8 @@ class Recorder:
         self._events: deque[tuple[float, str]] = deque(maxlen=MOST_EVENTS)
         self._num_notes = 0
 
+    event_types: Final = frozenset({Consumed, Failed})
+
     def on_event(self, event: Event) -> None:
         """Count lags and failures."""
         if isinstance(event, Consumed):

@@ -8,7 +8,7 @@ There is one at a time. A run does not resume from it: it has no optimizer state
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -32,6 +32,8 @@ class BestCheckpoint:
         self._monitor = monitor
         self._identity = identity
         self._learners = {recipe.policy_name: name for name, recipe in flow.learners().items()}
+
+    event_types: Final = frozenset({Evaluated})
 
     def on_event(self, event: Event) -> None:
         """Save the weights of an evaluation, if none before had a higher mean return."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -21,6 +21,7 @@ from torch.utils.dlpack import from_dlpack
 
 from levada.flow.patience import taking_long
 from levada.rl.acting.compiled.network import JaxNetwork, describable
+from levada.rl.acting.compiled.packing import Packing
 from levada.rl.acting.env_loop import Steps
 from levada.rl.compute.xla import JaxPlace
 from levada.rl.data.device_array import DeviceArray
@@ -36,6 +37,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 256
 """Size from which observations stay on a GPU. CartPole's, of 16 bytes, were faster through main memory."""
+_FEW = 8
+"""One in this many steps may end an episode for the values of final observations to be computed for these steps alone."""
 
 
 class RolledOut(NamedTuple):
@@ -67,7 +70,10 @@ class CompiledRollout:
         space: Any = envs.single_action_space
         bounds = (space.low, space.high) if hasattr(space, "low") else None
         has_mask = has_action_mask(policy.observation_space)
-        self._function = partial(_rollout, envs.functional, network, policy.head, has_mask, bounds)
+        # on a GPU, all values take less time than to choose some of them
+        next_values = _next_values_of_all if self._place.is_gpu else _next_values
+        self._function = partial(_rollout, envs.functional, network, policy.head, has_mask, bounds, next_values)
+        self._packing = Packing()
         self._run: Any = None
 
     def __call__(self, weights: Mapping[str, Array], noise: Array) -> RolledOut:
@@ -77,20 +83,26 @@ class CompiledRollout:
         with self._place.used():
             before = self._place.put(self._envs.running)
             if self._run is None:
-                shapes = {name: weights[name].shape for name in self._names}
-                self._run = jax.jit(partial(self._function, shapes))
+                self._run = self._compiled({name: weights[name].shape for name in self._names})
                 with taking_long("compiling the rollout"):
                     running, rolled = self._run(packed, before, noise)
             else:
                 running, rolled = self._run(packed, before, noise)
         self._envs.running = running
-        return self._fetched(rolled)
+        if self._keeps:
+            return self._fetched(rolled)
+        made: RolledOut = self._packing.unpack(rolled)
+        return made
+
+    def _compiled(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        def run(packed: Any, before: Running, noise: Any) -> tuple[Running, Any]:
+            running, rolled = self._function(shapes, packed, before, noise)
+            return running, rolled if self._keeps else self._packing.pack(rolled)
+
+        return jax.jit(run)
 
     def _fetched(self, rolled: RolledOut) -> RolledOut:
-        """Return the results as arrays in main memory; on a GPU, all but large observations."""
-        if not self._keeps:
-            made: RolledOut = jax.tree.map(np.asarray, rolled)
-            return made
+        """Return the results as arrays in main memory, but large observations as arrays on the GPU."""
         steps = rolled.steps
         obs, last, final = (
             map_nest(lambda leaf, dtype: from_dlpack(leaf).to(dtype, copy=True), nest, self._dtypes)
@@ -128,7 +140,7 @@ def compiled_rollout(envs: EnvBatch, policy: Policy, *, is_cut: bool, is_here: b
 
 def _rollout(
     env: FunctionalEnv, network: JaxNetwork, head: ActionHead, has_mask: bool, bounds: tuple[Array, Array] | None,
-    shapes: Mapping[str, tuple[int, ...]], packed: Any, running: Running, noise: Any,
+    next_values: Callable[..., Any], shapes: Mapping[str, tuple[int, ...]], packed: Any, running: Running, noise: Any,
 ) -> tuple[Running, RolledOut]:  # fmt: skip
     weights = network.prepared(_unpacked(packed, shapes))
     keys = keys_ahead(running, *noise.shape[:2])
@@ -146,20 +158,50 @@ def _rollout(
         return after, Steps(obs, action, row, came.reward, came.terminated, came.truncated, came.last_obs)
 
     running, steps = jax.lax.scan(step, running, (noise, keys))
-    inner, mask = split(map_nest(_flat, steps.obs))
-    shape = steps.reward.shape
-    log_prob = head.log_prob(_flat(steps.row), _flat(steps.action), None if mask is None else mask != 0, jnp).reshape(
-        shape
-    )
+    mask = split(map_nest(_flat, steps.obs))[1]
+    log_prob = head.log_prob(_flat(steps.row), _flat(steps.action), None if mask is None else mask != 0, jnp)
     value = next_value = None
     if network.has_value:
-        values = network.value(weights, inner).reshape(shape)
-        last = network.value(weights, split(running.obs)[0])[None]
-        value = jnp.concatenate([values, last])
-        final = network.value(weights, split(map_nest(_flat, steps.last_obs))[0]).reshape(shape)
-        # an observation has one value, wherever it is computed
-        next_value = jnp.where(steps.terminated | steps.truncated, final, value[1:])
-    return running, RolledOut(steps, running.obs, log_prob, value, next_value)
+
+        def values(obs: Any) -> Any:
+            return network.value(weights, split(obs)[0])
+
+        both = map_nest(lambda rows, last: jnp.concatenate([_flat(rows), last]), steps.obs, running.obs)
+        value = values(both).reshape(-1, noise.shape[1])
+        ended = steps.terminated | steps.truncated
+        next_value = next_values(values, value[1:], ended, map_nest(_flat, steps.last_obs))
+    return running, RolledOut(
+        steps, running.obs, log_prob.reshape(steps.reward.shape), value, next_value
+    )  # fmt: skip
+
+
+def _next_values_of_all(values: Callable[[Any], Any], following: Any, ended: Any, last_obs: Any) -> Any:
+    """Return the values ``[T, B]`` after each step, before any reset.
+
+    Args:
+        values: computes the values of observations ``[N, ...]``.
+        following: values of the rows that follow, which after a reset belong to the next episode.
+        ended: where episodes ended.
+        last_obs: ``[T * B, ...]``: observations after each step.
+    """
+    # an observation has one value, wherever it is computed
+    return jnp.where(ended, values(last_obs).reshape(ended.shape), following)
+
+
+def _next_values(values: Callable[[Any], Any], following: Any, ended: Any, last_obs: Any) -> Any:
+    """The same, where only a few values have to be computed in most rollouts."""
+    num_few = -(-ended.size // _FEW)
+
+    def few() -> Any:
+        index = jnp.flatnonzero(ended, size=num_few, fill_value=ended.size)  # the rest is outside, and dropped
+        own = values(map_nest(lambda leaf: leaf[index], last_obs))
+        return following.ravel().at[index].set(own, mode="drop").reshape(ended.shape)
+
+    num_ended = ended.sum()
+    which = jnp.where(num_ended == 0, 0, jnp.where(num_ended <= num_few, 1, 2))
+    return jax.lax.switch(
+        which, [lambda: following, few, lambda: _next_values_of_all(values, following, ended, last_obs)]
+    )
 
 
 def _flat(array: Any) -> Any:

@@ -24,6 +24,7 @@ from levada.flow.events import Emptied, Event, Failed, Instrument, Report, Stati
 from levada.flow.graph import Flow
 from levada.flow.patience import START_S, tell
 from levada.flow.state import RunState
+from levada.runners.observers import Observers
 from levada.runners.processes.guard import check_can_be_sent
 from levada.runners.processes.ipc.child import PATIENCE_S, Child
 from levada.runners.processes.learner.connection import GoneError, Line
@@ -62,7 +63,7 @@ class RemoteRun:
             warnings.warn(str(problem), FlowWarning, stacklevel=3)
         check_can_be_sent(flow, "learner='worker'")
         self.flow = flow
-        self._instruments = tuple(instruments)
+        self._observers = Observers(instruments)
         self._max_restarts = max_restarts
         self._hang_timeout_s = hang_timeout_s
         self._num_failures = 0
@@ -238,8 +239,8 @@ class RemoteRun:
 
     def _show(self, events: Iterable[Event]) -> None:
         for event in events:
-            for instrument in self._instruments:
-                instrument.on_event(event)
+            for observe in self._observers.of(event):
+                observe(event)
 
     def _end(self) -> str:
         """Wait until the process has ended; return how it ended."""
