@@ -187,7 +187,9 @@ class NeuralAlgorithm(PolicyAlgorithm):
             return self, {}
         reasons: dict[str, str] = {}
         device, precision = self.device, self.precision
-        if device == "auto" and not task.is_functional:  # JAX would have been started for the GPU
+        if device == "auto" and task.is_functional:  # JAX would have been started for the GPU
+            device, reasons["device"] = "cpu", "its environments are in JAX, which would have to be started for a GPU"
+        elif device == "auto":
             device, reasons["device"] = choose_device(space)
         if precision == "auto":
             is_known = is_default(self.make_network(task))
