@@ -182,16 +182,18 @@ class NeuralAlgorithm(PolicyAlgorithm):
         space = task.observation_space
         if self.compile == "auto" and self.IS_FOR_XLA and task.is_functional and missing_for_xla() is None:
             resolved, others = replace(self, compile="xla").resolved(task)
-            return resolved, {"compile": "xla, as its environments", **others}
+            return resolved, {"compile": "its environments are in JAX", **others}
         if not has_large_images(space):
             return self, {}
         reasons: dict[str, str] = {}
         device, precision = self.device, self.precision
         if device == "auto" and task.is_functional:  # JAX would have been started for the GPU
-            device, reasons["device"] = "cpu", "its environments are in JAX, which would have to be started for a GPU"
+            device, reasons["device"] = "cpu", "its environments are in JAX, which uses a GPU only if you choose one"
         elif device == "auto":
             device, reasons["device"] = choose_device(space)
-        if precision == "auto":
+        if precision == "auto" and self.compile == "xla":
+            precision, reasons["precision"] = "float32", "updates compiled by XLA are in float32"
+        elif precision == "auto":
             is_known = is_default(self.make_network(task))
             precision, reasons["precision"] = choose_precision(space, device, is_default_network=is_known)
         return replace(self, device=device, precision=precision), reasons

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from levada.run.planner.auto import Auto
 from levada.run.until import Until
 from levada.runners.deployments import check_threads
 from levada.runners.inline import Inline
+from levada.runners.observers import observed_types
 from levada.runners.processes import Processes
 from levada.runners.ray import Ray
 from levada.runners.threads import Threads
@@ -188,14 +189,20 @@ def deployment(on: str | Deployment) -> Deployment:
     raise DeploymentError(msg)
 
 
-def check_instruments(instruments: object) -> None:
-    """Check that each instrument has a method `on_event` or `on_metrics`.
+def check_instruments(instruments: Sequence[object]) -> None:
+    """Check that each instrument has a method `on_event` or `on_metrics`, and that its `event_types` are classes of events.
 
     Raises:
         OptionError: one has not.
     """
     methods = "a method on_event(event) or on_metrics(row, run)"
     _check_objects("instruments", instruments, methods, lambda each: _has(each, "on_event") or _has(each, "on_metrics"))
+    for index, each in enumerate(instruments):
+        try:
+            observed_types(each)
+        except TypeError as error:
+            msg = f"instruments[{index}]: {error}"
+            raise OptionError(msg) from None
 
 
 def check_loggers(loggers: object) -> None:

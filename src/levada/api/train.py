@@ -92,8 +92,8 @@ def train(
         portable: instruction set, which is fixed when levada is imported (see `levada.portable`): "on" and "off" raise an
             error if another one is in use.
         display: display during the run; `auto` is live in a terminal, updated in place in a notebook, and plain lines elsewhere.
-        instruments: receive every event of the run, by `on_event(event)`, every row of metrics.jsonl, by
-            `on_metrics(row, run)`, or both; `run.stop("why")` ends the run.
+        instruments: receive every event of the run, or those of the classes in `event_types`, by `on_event(event)`, every row of
+            metrics.jsonl, by `on_metrics(row, run)`, or both; `run.stop("why")` ends the run.
         loggers: receive the metrics; see `levada.Logger`.
         **fields: fields of the algorithm's configuration.
 
@@ -217,7 +217,7 @@ def _resolved(
     """Decide the fields that depend on the machine, and note each decision and its origin."""
     config, reasons = config.resolved(task)
     for name, why in reasons.items():
-        display.note(f"{name}: {getattr(config, name)}, for {why}")
+        display.note(f"{name}: {getattr(config, name)}, because {why}")
     return config, {**settings, **{name: Setting(getattr(config, name), "machine") for name in reasons}}
 
 

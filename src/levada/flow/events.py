@@ -176,8 +176,8 @@ Event: TypeAlias = (
 
 
 class Instrument(Protocol):
-    """An observer of a run, without an effect on the schedule. It sees every event; with an attribute `event_types`, a
-    collection of classes, only events of these.
+    """An observer of a run, without an effect on the schedule. It sees every event; with a class attribute
+    `event_types`, a collection of classes, only events of these.
     """
 
     def on_event(self, event: Event) -> None:

@@ -35,8 +35,6 @@ from levada.run.storage.strict_json import finite
 from levada.run.summary import Summary
 
 _PIECE = 1 << 16
-_EVENTS_EVERY_S = 1.0
-"""Least time between two writes of TensorBoard's events."""
 
 NAMES: Final = ("tensorboard", "csv", "wandb", "mlflow", "trackio")
 """Loggers that `log` may name. metrics.jsonl is always written."""
@@ -228,40 +226,27 @@ class TensorBoard:
         name = f"events.out.tfevents.{int(clock()):010d}.{host}.{os.getpid()}"
         path = next(p for p in (folder / f"{name}.{number}" for number in range(1_000_000)) if not p.exists())
         self._file = path.open("xb")
-        self._rows: list[tuple[float, int, Mapping[str, float]]] = []
-        self._due_s = 0.0
         self._put(self._event(wall_time=clock(), file_version="brain.Event:2"))
         if purge_step is not None:
             start = events.SessionLog(status=events.SessionLog.START)
             self._put(self._event(wall_time=clock(), step=purge_step, session_log=start))
-        self._file.flush()
 
     def start(self, run: ActiveRun) -> None:
         """Tell wandb of the events, if `wandb.init(sync_tensorboard=True)` was called."""
         _tell_wandb(self._folder)
 
     def write(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Write all values as one event, at most a second later."""
-        self._rows.append((self._clock(), env_steps, dict(values)))
-        if time.monotonic() >= self._due_s:
-            self._write_rows()
+        """Write all values as one event."""
+        entries = [self._summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()]
+        self._put(self._event(wall_time=self._clock(), step=env_steps, summary=self._summary(value=entries)))
 
     def close(self, summary: Summary | None) -> None:
-        """Write what is left, and close the file."""
-        with self._file:
-            self._write_rows()
-
-    def _write_rows(self) -> None:
-        """Write the rows so far; one at a time they would take twice the time."""
-        rows, self._rows = self._rows, []
-        for wall_s, env_steps, values in rows:
-            entries = [self._summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()]
-            self._put(self._event(wall_time=wall_s, step=env_steps, summary=self._summary(value=entries)))
-        self._file.flush()
-        self._due_s = time.monotonic() + _EVENTS_EVERY_S
+        """Close the file."""
+        self._file.close()
 
     def _put(self, event: Any) -> None:
         self._file.write(record(event.SerializeToString()))
+        self._file.flush()
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import signal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,7 @@ def test_a_compiled_rollout_is_the_one_that_steps_one_by_one(name: str) -> None:
     (compiled, weights), (ordinary, _) = (sampler_of(*POLICIES[name]) for _ in range(2))
     assert compiled._compiled is not None
     ordinary._compiled = None
+    tolerance = 1e-3 if name in ("gaussian", "squashed") else 1e-5  # a pendulum's differences grow
     for _ in range(2):
         ours, theirs = compiled(weights), ordinary(weights)
         for column in ("action", "terminated", "truncated", "mask"):
@@ -109,7 +111,7 @@ def test_a_compiled_rollout_is_the_one_that_steps_one_by_one(name: str) -> None:
             np.testing.assert_allclose(one, other, atol=1e-4)
         for column in ("obs", "reward", "log_prob", "value", "next_value"):
             map_nest(
-                lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3),
+                lambda one, other: np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance),
                 getattr(ours, column),
                 getattr(theirs, column),
             )
@@ -271,6 +273,8 @@ def test_observations_that_stay_on_a_device_change_no_bit(task: Task, monkeypatc
 @installed
 @pytest.mark.parametrize("num_ended", [0, 1, 4, 5, 32])
 def test_next_values_are_those_of_final_observations_where_episodes_end(num_ended: int) -> None:
+    import jax
+
     from levada.rl.acting.compiled.rollout import _next_values, _next_values_of_all
 
     rng = np.random.default_rng(num_ended)
@@ -280,7 +284,7 @@ def test_next_values_are_those_of_final_observations_where_episodes_end(num_ende
     last_obs = {"x": rng.standard_normal((32, 3)).astype(np.float32)}
     expected = np.where(ended, last_obs["x"].sum(1), following.ravel()).reshape(8, 4)
     for function in (_next_values, _next_values_of_all):
-        found = function(lambda obs: obs["x"].sum(1), following, ended.reshape(8, 4), last_obs)
+        found = jax.jit(partial(function, lambda obs: obs["x"].sum(1)))(following, ended.reshape(8, 4), last_obs)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 

@@ -255,6 +255,8 @@ class LiveLearner(Training):
         from levada.rl.learning.replicas import Replicas
 
         joining = Replicas(replica, self.recipe.num_parts, self._modules, self._device)
+        if self._is_fused and replica.rank == 0:
+            self._tell_not_fused("several learners share an update")
         self._replicas.leave()
         self._replicas = joining
         self._divide_threads()
