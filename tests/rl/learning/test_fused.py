@@ -179,10 +179,10 @@ def test_deployments_and_resumed_runs_give_the_same_bits(tmp_path: Any) -> None:
 def test_several_learners_record_their_updates_and_say_so(capfd: pytest.CaptureFixture[str]) -> None:
     sizes = {"minibatch_size": 32, "microbatch_size": 16}
     found, told = [], []
-    for compile in ("xla", "auto"):
+    for mode in ("xla", "auto"):
         run = lv.train(
             "ppo", "CartPole-v1", until="updates=2", on="processes:1,learners=2,reduce=exact", seed=1, display="quiet",
-            compile=compile, **sizes, **ON_POLICY,
+            compile=mode, **sizes, **ON_POLICY,
         )  # fmt: skip
         found.append(run.summary.params_sha256)
         told.append("no effect, updates are recorded: several learners share an update" in capfd.readouterr().err)
