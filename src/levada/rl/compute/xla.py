@@ -222,7 +222,10 @@ def _torchax() -> tuple[Any, Any]:
             raise RuntimeError(msg)
         return interop.torch_view(tuple(jnp.split(array, ends[:-1], axis=dim)) if ends else ())
 
-    env = torchax.default_env()
+    with (
+        jax.ensure_compile_time_eval()
+    ):  # its random key would be a tracer if this is called while JAX traces something
+        env = torchax.default_env()
     own_key = env.get_and_rotate_prng_key
 
     def key(generator: torch.Generator | None = None) -> Any:
