@@ -45,7 +45,7 @@ class Observers:
 
     def __init__(self, instruments: Sequence[Instrument]) -> None:
         self.instruments: tuple[Instrument, ...] = tuple(instruments)
-        wanted = [(each.on_event, observed_types(each)) for each in instruments]
+        wanted = [(each.on_event, observed_types(each)) for each in self.instruments]
         self._of: dict[type, list[Callable[[Event], None]]] = {
             kind: [on_event for on_event, kinds in wanted if kind in kinds] for kind in EVENTS
         }
