@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -43,7 +44,7 @@ def test_without_types_it_receives_all_of_them() -> None:
     assert names.events >= {"Fired", "Consumed", "Used", "Published"}
 
 
-@pytest.mark.parametrize("types", ["Fired", {"Fired"}, Fired, {Event}, {object}, [[]], 3], ids=str)
+@pytest.mark.parametrize("types", ["Fired", b"", {"Fired"}, Fired, {Event}, {object}, [[]], 3], ids=str)
 def test_types_that_are_no_events_are_refused_before_anything_starts(types: Any) -> None:
     class Odd:
         event_types = types
@@ -51,10 +52,49 @@ def test_types_that_are_no_events_are_refused_before_anything_starts(types: Any)
         def on_event(self, event: Event) -> None:
             pytest.fail("it started")
 
-    with pytest.raises(TypeError, match=r"Odd.event_types is .*, expected a collection of classes such as \{Fired\}"):
+    with pytest.raises(TypeError, match=r"Odd.event_types is .*, with a collection of classes such as \{Fired\}"):
         Inline().open(toy_flow(lv.Queue(max_lag=1)), instruments=[Odd()])
     with pytest.raises(lv.LevadaError, match=r"instruments\[1\]: .*Odd.event_types is"):
         lv.train("ppo", "CartPole-v1", instruments=[Recorder(), Odd()])
+
+
+def test_types_set_on_an_object_are_refused() -> None:
+    odd = Recorder()
+    odd.event_types = {Fired}  # type: ignore[attr-defined]
+    with pytest.raises(
+        TypeError, match="event_types is set on an object of Recorder, expected an attribute of its class"
+    ):
+        Inline().open(toy_flow(lv.Queue(max_lag=1)), instruments=[odd])
+
+
+def test_instruments_and_loggers_of_an_iterator_are_all_used(tmp_path: Path) -> None:
+    class Rows:
+        def __init__(self) -> None:
+            self.num_rows = 0
+
+        def start(self, run: object) -> None: ...
+
+        def write(self, env_steps: int, values: object) -> None:
+            self.num_rows += 1
+
+        def close(self, summary: object) -> None: ...
+
+    run, sizes = tmp_path / "run", {"num_envs": 2, "num_steps": 4}
+    seen, resumed, rows = Recorder(), Recorder(), Rows()
+    lv.train(
+        "ppo",
+        "CartPole-v1",
+        until="updates=1",
+        out=run,
+        instruments=iter([seen]),
+        loggers=iter([rows]),
+        display="quiet",
+        **sizes,
+    )
+    lv.resume(run, until="updates=2", instruments=(each for each in [resumed]), display="quiet")
+    assert seen.of(Fired)
+    assert resumed.of(Fired)
+    assert rows.num_rows > 0
 
 
 def test_an_instrument_that_answers_to_any_name_receives_all_events() -> None:

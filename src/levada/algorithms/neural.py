@@ -180,7 +180,8 @@ class NeuralAlgorithm(PolicyAlgorithm):
     def resolved(self, task: Task) -> tuple[Self, Mapping[str, str]]:
         """Choose the compiler of updates for environments in JAX, and for large images the device and the precision."""
         space = task.observation_space
-        if self.compile == "auto" and self.IS_FOR_XLA and task.is_functional and missing_for_xla() is None:
+        is_for_xla = self.IS_FOR_XLA and task.is_functional and self.precision != "bfloat16"
+        if self.compile == "auto" and is_for_xla and missing_for_xla() is None:
             resolved, others = replace(self, compile="xla").resolved(task)
             return resolved, {"compile": "its environments are in JAX", **others}
         if not has_large_images(space):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -189,30 +189,33 @@ def deployment(on: str | Deployment) -> Deployment:
     raise DeploymentError(msg)
 
 
-def check_instruments(instruments: Sequence[object]) -> None:
-    """Check that each instrument has a method `on_event` or `on_metrics`, and that its `event_types` are classes of events.
+def check_instruments(instruments: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the instruments, of which each has a method `on_event` or `on_metrics`, and no `event_types` but classes of events.
 
     Raises:
         OptionError: one has not.
     """
     methods = "a method on_event(event) or on_metrics(row, run)"
-    _check_objects("instruments", instruments, methods, lambda each: _has(each, "on_event") or _has(each, "on_metrics"))
-    for index, each in enumerate(instruments):
+    checked = _checked(
+        "instruments", instruments, methods, lambda each: _has(each, "on_event") or _has(each, "on_metrics")
+    )
+    for index, each in enumerate(checked):
         try:
             observed_types(each)
         except TypeError as error:
             msg = f"instruments[{index}]: {error}"
             raise OptionError(msg) from None
+    return checked
 
 
-def check_loggers(loggers: object) -> None:
-    """Check that each logger has the methods `start`, `write` and `close`.
+def check_loggers(loggers: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the loggers, of which each has the methods `start`, `write` and `close`.
 
     Raises:
         OptionError: one has not.
     """
     methods = "the methods start(run), write(env_steps, values) and close(summary)"
-    _check_objects(
+    return _checked(
         "loggers", loggers, methods, lambda each: all(_has(each, name) for name in ("start", "write", "close"))
     )
 
@@ -221,16 +224,19 @@ def _has(each: object, method: str) -> bool:
     return callable(getattr(each, method, None))
 
 
-def _check_objects(option: str, given: object, methods: str, is_one: Callable[[object], bool]) -> None:
+def _checked(option: str, given: object, methods: str, is_one: Callable[[object], bool]) -> tuple[Any, ...]:
+    """Return objects that have these methods, read once, since an iterator can be read only once."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         msg = f"{option}={given!r}: expected a sequence of objects with {methods}"
         raise OptionError(msg)
-    for index, each in enumerate(given):
+    objects = tuple(given)
+    for index, each in enumerate(objects):
         if isinstance(each, type) or not is_one(each):
             name = getattr(each, "__qualname__", type(each).__qualname__)
             hint = "; did you mean to make one, with ()?" if isinstance(each, type) else ""
             msg = f"{option}[{index}] is {name}, expected an object with {methods}{hint}"
             raise OptionError(msg)
+    return objects
 
 
 def check_integers(values: Mapping[str, tuple[Any, int]]) -> None:

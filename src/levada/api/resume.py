@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, get_args
 
@@ -53,8 +53,8 @@ def resume(
     trust: bool = False,
     fresh_episodes: bool = False,
     display: Mode = "auto",
-    instruments: Sequence[Instrument | MetricsInstrument] = (),
-    loggers: Sequence[Logger] = (),
+    instruments: Iterable[Instrument | MetricsInstrument] = (),
+    loggers: Iterable[Logger] = (),
     on_directory: Callable[[RunDirectory], None] = lambda directory: None,
     began_s: float | None = None,
 ) -> Result:
@@ -85,8 +85,7 @@ def resume(
         KeyboardInterrupt: Ctrl-C was pressed; everything is saved. Its `result` is the Result so far.
     """
     began_s = time.perf_counter() if began_s is None else began_s
-    check_instruments(instruments)
-    check_loggers(loggers)
+    instruments, loggers = check_instruments(instruments), check_loggers(loggers)
     with displayed(display) as shown:
         directory, config, task = read_run("resume", path, env, algorithm, at=at, trust=trust)
         goal = Until.parse(read_setting(directory, "until") if until is None else until)

@@ -180,7 +180,7 @@ class Job:
         """Open the run, which takes seconds with workers."""
         self.directory.write_flow(self.flow.svg())
         self.display.start(self.identity, self.until)
-        watching: list[Any] = [each for each in self.instruments if hasattr(each, "on_event")]
+        watching: list[Any] = [each for each in self.instruments if callable(getattr(each, "on_event", None))]
         try:
             with telling_of_hangs(self.display.note):
                 run = self.place.open(

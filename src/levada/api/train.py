@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from levada.algorithms.algorithm import Algorithm
@@ -60,8 +60,8 @@ def train(
     init_from: str | os.PathLike[str] | None = None,
     portable: Portable = "auto",
     display: Mode = "auto",
-    instruments: Sequence[Instrument | MetricsInstrument] = (),
-    loggers: Sequence[Logger] = (),
+    instruments: Iterable[Instrument | MetricsInstrument] = (),
+    loggers: Iterable[Logger] = (),
     **fields: Any,
 ) -> Result:
     """Train a policy and return the finished run; `fields` are those of the algorithm's configuration.
@@ -107,8 +107,7 @@ def train(
     """
     began_s = time.perf_counter()
     place = deployment(on)
-    check_instruments(instruments)
-    check_loggers(loggers)
+    instruments, loggers = check_instruments(instruments), check_loggers(loggers)
     for name, path in (("out", out), ("init_from", init_from)):
         if not isinstance(path, str | os.PathLike | None):
             msg = f"{name}={path!r} ({type(path).__name__}): expected a directory, such as 'runs/first', or None"

@@ -89,6 +89,12 @@ class MonitorState(msgspec.Struct, frozen=True, kw_only=True):
 class Monitor:
     """Instrument that counts the events of a run without affecting it."""
 
+    event_types: Final = frozenset(
+        {
+            Fired, Used, Dropped, Failed, Emptied, LearnerStopped, GoalReached, Evaluating, Evaluated, Reported,
+        }
+    )  # fmt: skip
+
     def __init__(
         self,
         *,
@@ -160,12 +166,6 @@ class Monitor:
         self._until, self._begun_with = until, self.updates
         self._is_over = until.met(self) is not None
         self._count_again()
-
-    event_types: Final = frozenset(
-        {
-            Fired, Used, Dropped, Failed, Emptied, LearnerStopped, GoalReached, Evaluating, Evaluated, Reported,
-        }
-    )  # fmt: skip
 
     def on_event(self, event: Event) -> None:
         """Count one event."""

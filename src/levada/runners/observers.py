@@ -17,14 +17,20 @@ def observed_types(instrument: object) -> frozenset[type]:
     Raises:
         TypeError: the attribute is not a collection of such classes.
     """
+    name = type(instrument).__qualname__
+    if "event_types" in getattr(instrument, "__dict__", {}):
+        msg = f"event_types is set on an object of {name}, expected an attribute of its class, or none for all events"
+        raise TypeError(msg)
     given = getattr(type(instrument), "event_types", None)  # of the class: objects may answer to any name
     if given is None:
         return frozenset(EVENTS)
-    if isinstance(given, Collection) and not isinstance(given, str) and all(each in EVENTS for each in given):
+    if isinstance(given, Collection) and not isinstance(given, str | bytes) and all(each in EVENTS for each in given):
         return frozenset(given)
     names = ", ".join(each.__name__ for each in EVENTS)
-    name = type(instrument).__qualname__
-    msg = f"{name}.event_types is {given!r}, expected a collection of classes such as {{Fired}}; there are {names}"
+    msg = (
+        f"{name}.event_types is {given!r}, expected an attribute of the class, with a collection of classes such as {{Fired}}; "
+        f"there are {names}"
+    )
     raise TypeError(msg)
 
 

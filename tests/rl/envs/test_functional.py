@@ -265,6 +265,15 @@ def test_an_environment_that_its_library_cannot_step_is_refused(monkeypatch: pyt
         _ = Task("gymnax:CartPole-v1").observation_space
 
 
+@pytest.mark.parametrize("env_id", ["gymnax:", "pgx:", "pgx:nope"])
+def test_an_id_without_an_environment_is_refused_with_those_that_there_are(env_id: str) -> None:
+    with pytest.raises(TaskError, match=f"task '{env_id}': .* has no such environment; it has ") as caught:
+        _ = Task(env_id).observation_space
+    listed = str(caught.value).split("it has ")[1]
+    assert "CartPole-v1" in listed if env_id == "gymnax:" else listed.startswith("2048, minatar-")
+    assert "chess" not in listed
+
+
 def test_options_that_cannot_take_effect_are_refused() -> None:
     with pytest.raises(TaskError, match="vectorization='sync' cannot take effect"):
         Task("gymnax:CartPole-v1", vectorization="sync")

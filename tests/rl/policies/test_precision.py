@@ -121,6 +121,14 @@ def test_updates_compiled_by_xla_are_in_float32_on_the_processor(monkeypatch: py
     assert "JAX" in reasons["device"]
 
 
+def test_updates_in_bfloat16_are_not_compiled_by_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Task, "is_functional", True)
+    monkeypatch.setattr("levada.algorithms.neural.missing_for_xla", lambda: None)
+    resolved, reasons = PPO(device="cpu", precision="bfloat16").resolved(Task(partial(Still, IMAGES)))
+    assert (resolved.compile, resolved.precision) == ("auto", "bfloat16")
+    assert "compile" not in reasons
+
+
 class Still(gymnasium.Env[Any, Any]):
     """Shows one picture."""
 

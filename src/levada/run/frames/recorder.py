@@ -38,6 +38,8 @@ MOST_LAGS: Final = 64
 class Recorder:
     """Instrument that writes the frames of a run; a file that cannot be written ends the recording, and not the run."""
 
+    event_types: Final = frozenset({Consumed, Failed})
+
     def __init__(
         self,
         directory: Path,
@@ -66,8 +68,6 @@ class Recorder:
         self._failures: deque[str] = deque(maxlen=MOST_EVENTS)
         self._events: deque[tuple[float, str]] = deque(maxlen=MOST_EVENTS)
         self._num_notes = 0
-
-    event_types: Final = frozenset({Consumed, Failed})
 
     def on_event(self, event: Event) -> None:
         """Count lags and failures."""

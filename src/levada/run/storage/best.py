@@ -27,13 +27,13 @@ from levada.run.storage.state import learner_prefix
 class BestCheckpoint:
     """Instrument that saves the weights of the best evaluation so far. The monitor must receive events before it."""
 
+    event_types: Final = frozenset({Evaluated})
+
     def __init__(self, directory: RunDirectory, monitor: Monitor, identity: Identity, flow: Flow) -> None:
         self._directory = directory
         self._monitor = monitor
         self._identity = identity
         self._learners = {recipe.policy_name: name for name, recipe in flow.learners().items()}
-
-    event_types: Final = frozenset({Evaluated})
 
     def on_event(self, event: Event) -> None:
         """Save the weights of an evaluation, if none before had a higher mean return."""

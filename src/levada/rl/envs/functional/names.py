@@ -45,6 +45,6 @@ def meant_id(env_id: str) -> str | None:
 
 
 def is_functional(env_id: str) -> bool:
-    """Whether an id names a functional environment."""
-    library, colon, name = env_id.partition(":")
-    return library in LIBRARIES and bool(colon and name)
+    """Whether an id is one of a library of functional environments; the library says whether it has the environment."""
+    library, colon, _ = env_id.partition(":")
+    return library in LIBRARIES and bool(colon)

@@ -19,7 +19,7 @@ def make_pgx(name: str, kwargs: dict[str, Any]) -> FunctionalEnv:
     import pgx
 
     if name not in pgx.available_envs():
-        raise UnknownEnvError(pgx.available_envs())
+        raise UnknownEnvError([each for each in pgx.available_envs() if each == "2048" or each.startswith("minatar-")])
     if kwargs:
         msg = f"env_kwargs has {sorted(kwargs)}; games of pgx take no arguments"
         raise ArgumentError(msg)
