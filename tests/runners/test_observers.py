@@ -79,18 +79,9 @@ def test_instruments_and_loggers_of_an_iterator_are_all_used(tmp_path: Path) -> 
 
         def close(self, summary: object) -> None: ...
 
-    run, sizes = tmp_path / "run", {"num_envs": 2, "num_steps": 4}
-    seen, resumed, rows = Recorder(), Recorder(), Rows()
-    lv.train(
-        "ppo",
-        "CartPole-v1",
-        until="updates=1",
-        out=run,
-        instruments=iter([seen]),
-        loggers=iter([rows]),
-        display="quiet",
-        **sizes,
-    )
+    run, seen, resumed, rows = tmp_path / "run", Recorder(), Recorder(), Rows()
+    given: dict[str, Any] = {"instruments": iter([seen]), "loggers": iter([rows]), "display": "quiet"}
+    lv.train("a2c", "CartPole-v1", until="updates=1", out=run, **given)
     lv.resume(run, until="updates=2", instruments=(each for each in [resumed]), display="quiet")
     assert seen.of(Fired)
     assert resumed.of(Fired)
