@@ -190,10 +190,10 @@ def deployment(on: str | Deployment) -> Deployment:
 
 
 def check_instruments(instruments: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the instruments, of which each has a method `on_event` or `on_metrics`, and no `event_types` but classes of events.
+    """Return the instruments as a tuple, with their methods and `event_types` checked.
 
     Raises:
-        OptionError: one has not.
+        OptionError: one has neither `on_event` nor `on_metrics`, or its `event_types` are not classes of events.
     """
     methods = "a method on_event(event) or on_metrics(row, run)"
     checked = _checked(
@@ -209,10 +209,10 @@ def check_instruments(instruments: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def check_loggers(loggers: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the loggers, of which each has the methods `start`, `write` and `close`.
+    """Return the loggers as a tuple, with their methods checked.
 
     Raises:
-        OptionError: one has not.
+        OptionError: one lacks `start`, `write` or `close`.
     """
     methods = "the methods start(run), write(env_steps, values) and close(summary)"
     return _checked(
@@ -225,7 +225,7 @@ def _has(each: object, method: str) -> bool:
 
 
 def _checked(option: str, given: object, methods: str, is_one: Callable[[object], bool]) -> tuple[Any, ...]:
-    """Return objects that have these methods, read once, since an iterator can be read only once."""
+    """Return the objects as a tuple, since an iterator can be read only once, with their methods checked."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         msg = f"{option}={given!r}: expected a sequence of objects with {methods}"
         raise OptionError(msg)

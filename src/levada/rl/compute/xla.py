@@ -222,9 +222,8 @@ def _torchax() -> tuple[Any, Any]:
             raise RuntimeError(msg)
         return interop.torch_view(tuple(jnp.split(array, ends[:-1], axis=dim)) if ends else ())
 
-    with (
-        jax.ensure_compile_time_eval()
-    ):  # its random key would be a tracer if this is called while JAX traces something
+    # Within a trace, its random key would be a tracer.
+    with jax.ensure_compile_time_eval():
         env = torchax.default_env()
     own_key = env.get_and_rotate_prng_key
 

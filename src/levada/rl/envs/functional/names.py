@@ -45,6 +45,6 @@ def meant_id(env_id: str) -> str | None:
 
 
 def is_functional(env_id: str) -> bool:
-    """Whether an id is one of a library of functional environments; the library says whether it has the environment."""
+    """Whether an id begins with the name of a library of functional environments, which may lack that environment."""
     library, colon, _ = env_id.partition(":")
     return library in LIBRARIES and bool(colon)
