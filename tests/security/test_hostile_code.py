@@ -224,7 +224,7 @@ def test_nor_is_code_of_one_of_several_policies(tmp_path, monkeypatch, tmp_path_
 
 
 @pytest.mark.parametrize("env", [
-    "gymnax.evil:CartPole-v1", "gymnax:evil_module:CartPole-v1", "gymnax:evil_module.X:Y", "gymnax:evil_file.py:X", "gymnax:",
+    "gymnax.evil:CartPole-v1", "gymnax:evil_module:CartPole-v1", "gymnax:evil_module.X:Y", "gymnax:evil_file.py:X",
     "playground:CartpoleBalance", "playground.evil:X", "jax:CartPole-v1", "Gymnax:CartPole-v1",
 ])  # fmt: skip
 def test_only_a_name_in_a_library_s_list_is_looked_up_without_trust(elsewhere, shell, env):
@@ -244,9 +244,11 @@ def test_an_environment_in_jax_of_a_foreign_run_needs_no_trust(elsewhere, shell)
     hostile_runs.edit_config(elsewhere / "run", lambda values: values.update(env="gymnax:CartPole-v1"))
     done = shell("eval run --episodes 1")
     assert done.code == 0, done.err
-    hostile_runs.edit_config(elsewhere / "run", lambda values: values.update(env="gymnax:CartPole"))
-    done = shell("eval run --episodes 1")
-    assert "gymnax has no such environment" in done.err
+    for unknown in ("gymnax:CartPole", "gymnax:"):  # looked up in the library's list as well, and not imported
+        hostile_runs.edit_config(elsewhere / "run", lambda values, env=unknown: values.update(env=env))
+        done = shell("eval run --episodes 1")
+        assert done.code == 2
+        assert "gymnax has no such environment" in done.err
 
 
 def test_it_is_executed_if_the_run_is_trusted(elsewhere, shell):
