@@ -61,7 +61,7 @@ and what is not.
 
 **seconds to a return of 475** (`ppo-cartpole`, `jax-cartpole`): SB3, CleanRL and rejax with the settings above, levada out of the
 box. Measured from the start of the process to its exit, which follows as soon as the mean return of the last 100 episodes has
-reached 475 (50 in --quick).
+reached 475 (50 in --quick). `jax-cartpole` has levada a second time, with no code kept that an earlier process compiled.
 
 The lines of progress, from which all this is computed, are kept in `.bench/runs/`.
 """

@@ -19,6 +19,7 @@ from benchmarks._scaling.nodes import tables
 from benchmarks.compare.jobs import BENCHMARKS, Job, Plan, make_jobs
 from benchmarks.compare.processes import started
 from benchmarks.compare.run import parse
+from benchmarks.compare.sides import LevadaSide
 from levada.algorithms.registry import find_algorithm
 
 
@@ -54,6 +55,15 @@ def test_levada_in_jax_is_kept_to_one_core_where_its_peer_is() -> None:
     jobs = [job for job in all_jobs("jax-cartpole") if job.is_levada and job.form is not None]
     assert {(job.form.name, job.num_cores) for job in jobs if job.form} == {("inline", 1), ("2 workers", None)}
     assert all(job.num_cores is None for job in all_jobs("ppo-cartpole"))
+
+
+def test_levada_in_jax_is_also_started_without_kept_code(tmp_path: Path) -> None:
+    jobs = [job for job in all_jobs("jax-cartpole") if job.is_levada and job.part == "solve"]
+    assert [job.is_cold for job in jobs] == [False, True]
+    assert jobs[0].who != jobs[1].who
+    caches = [LevadaSide().command(job, 0, tmp_path)[1].get("XDG_CACHE_HOME") for job in jobs]
+    assert caches == [None, str(tmp_path / "cache")]
+    assert not any(job.is_cold for job in all_jobs("ppo-cartpole"))
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system keeps no process to a core")

@@ -14,6 +14,7 @@ from benchmarks.compare.multi_agent_presets import MAPPO_SPREAD, TWO_POLICIES
 from benchmarks.compare.off_policy_presets import DQN_CARTPOLE, SAC_HALFCHEETAH
 from benchmarks.compare.presets import PPO_CARTPOLE, Benchmark, Form, Preset
 from benchmarks.compare.ray_presets import RAY_IMPALA_CARTPOLE
+from levada.rl.envs.functional.names import is_functional
 from levada.rl.policies.precision import has_bfloat16
 
 Part = Literal["warm-up", "steps/s", "parts", "solve", "threads"]
@@ -112,12 +113,14 @@ class Job:
     """Mean return of 100 episodes at which the process ends."""
     threads: int = 1
     """Of a peer. Levada chooses its own."""
+    is_cold: bool = False
+    """Whether levada finds no code that an earlier process compiled."""
 
     @property
     def who(self) -> str:
         """The name of its row in the tables."""
         if self.is_levada or self.preset is None:
-            return "levada"
+            return "levada, no compiled code kept" if self.is_cold else "levada"
         threads = f", {self.threads} thread{'s' if self.threads > 1 else ''}" if self.part == "threads" else ""
         return self.preset.name + threads
 
@@ -230,7 +233,8 @@ def _solve(plan: Plan, turn: int) -> Iterator[Job]:
                 target_return=plan.target_return,
                 threads=preset.threads,
             )
-    if not plan.only_peers:
+    colds = (False, True) if is_functional(plan.benchmark.env) else (False,)
+    for is_cold in () if plan.only_peers else colds:
         yield Job(
             part="solve",
             benchmark=plan.benchmark,
@@ -238,4 +242,5 @@ def _solve(plan: Plan, turn: int) -> Iterator[Job]:
             turn=turn,
             num_env_steps=plan.solve_steps(plan.benchmark.solve_steps),
             target_return=plan.target_return,
+            is_cold=is_cold,
         )

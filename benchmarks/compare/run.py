@@ -29,6 +29,7 @@ from benchmarks.compare.tables import (
     threads_table,
     throughput_table,
 )
+from levada.rl.envs.functional.names import is_functional
 
 
 def parse(arguments: Sequence[str] | None = None) -> Plan:
@@ -103,7 +104,9 @@ def show(runs: Sequence[Run], plan: Plan) -> None:
 
 def _check_xla(plan: Plan) -> None:
     """Check that updates which are to be compiled by XLA can be: without it, levada would only warn."""
-    needs_it = any(form.fields.get("compile") == "xla" for preset in plan.presets for form in preset.forms)
+    needs_it = is_functional(plan.benchmark.env) or any(
+        form.fields.get("compile") == "xla" for preset in plan.presets for form in preset.forms
+    )
     missing = [name for name in ("jax", "torchax") if importlib.util.find_spec(name) is None]
     if needs_it and missing:
         msg = f"{' and '.join(missing)} not found, which updates compiled by XLA need: pip install 'levada[jax]'"

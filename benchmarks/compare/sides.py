@@ -106,7 +106,8 @@ class LevadaSide(Side):
             command += ["--on", job.form.on, "--threads", str(job.form.threads)]
         for name, value in job.levada_fields.items():
             command += _as_option(name.replace("_", "-"), value)
-        return command, {"PYTHONPATH": str(REPOSITORY)}  # where the networks of peers are found
+        variables = {"PYTHONPATH": str(REPOSITORY)}  # where the networks of peers are found
+        return command, variables | ({"XDG_CACHE_HOME": str(folder / "cache")} if job.is_cold else {})
 
     def progress_path(self, folder: Path) -> Path:
         """One line per update."""

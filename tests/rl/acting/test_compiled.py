@@ -42,6 +42,7 @@ CHOICES: list[Any] = [
 def test_an_action_does_not_depend_on_the_array_library(space: Any, squash: bool) -> None:
     if squash and not isinstance(space, spaces.Box):
         pytest.skip("only a Box is squashed")
+    jnp = pytest.importorskip("jax.numpy")
     head = action_head(space, tanh_squash=squash)
     rng = np.random.default_rng(0)
     noise = head.draw(rng, 1, 50)[0]
@@ -50,7 +51,8 @@ def test_an_action_does_not_depend_on_the_array_library(space: Any, squash: bool
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         masks.append(np.maximum(rng.integers(0, 2, (50, head.num_params)), np.arange(head.num_params) % 2 == 0))
     for mask in masks:
-        np.testing.assert_allclose(head.choose(np, params, noise, mask), head.sample(params, noise, mask), atol=1e-6)
+        ours = head.choose(jnp, jnp.asarray(params), jnp.asarray(noise), mask)
+        np.testing.assert_allclose(ours, head.sample(params, noise, mask), atol=1e-6)
 
 
 installed = pytest.mark.skipif(
@@ -65,6 +67,7 @@ POLICIES: dict[str, tuple[Task, dict[str, Any]]] = {
     "masked": (Task("pgx:2048"), {"hidden_sizes": (8,)}),
     "denormalized": (Task("gymnax:CartPole-v1"), {"normalize_value": True}),
     "linear": (Task("gymnax:MountainCar-v0"), {"hidden_sizes": ()}),
+    "saved resets": (Task("brax:fast", env_kwargs={"episode_length": 15}), {}),
     "images": (Task("pgx:minatar-breakout"), {"activation": "elu"}),
 }
 
@@ -103,8 +106,10 @@ def test_a_compiled_rollout_is_the_one_that_steps_one_by_one(name: str) -> None:
     assert compiled._compiled is not None
     ordinary._compiled = None
     tolerance = 1e-3 if name in ("gaussian", "squashed") else 1e-5  # a pendulum's differences grow
-    for _ in range(2):
+    has_ended = False
+    for _ in range(8 if name == "masked" else 2):
         ours, theirs = compiled(weights), ordinary(weights)
+        has_ended |= bool((ours.terminated | ours.truncated).any())
         for column in ("action", "terminated", "truncated", "mask"):
             one, other = getattr(ours, column), getattr(theirs, column)
             assert one.dtype == other.dtype
@@ -117,7 +122,11 @@ def test_a_compiled_rollout_is_the_one_that_steps_one_by_one(name: str) -> None:
             )
         assert [e.length for e in ours.episodes] == [e.length for e in theirs.episodes]
         assert ours.moments.keys() == theirs.moments.keys()
-    assert ours.terminated.any() or ours.truncated.any() or name in ("gaussian", "squashed", "linear", "masked")
+        for moments, others in zip(ours.moments.values(), theirs.moments.values(), strict=True):
+            assert moments.count == others.count
+            np.testing.assert_allclose(moments.mean, others.mean, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(moments.var, others.var, rtol=tolerance, atol=tolerance)
+    assert has_ended or name in ("gaussian", "squashed", "linear")
 
 
 @installed
@@ -151,13 +160,31 @@ def test_what_a_compiled_rollout_reports_is_what_the_torch_policy_computes(name:
 @installed
 def test_values_at_ends_are_those_of_the_true_last_observations() -> None:
     task = Task("gymnax:CartPole-v1", env_kwargs={"max_steps_in_episode": 6})
-    sampler, weights = sampler_of(task, {})
+    (sampler, weights), (ordinary, _) = (sampler_of(task, {}) for _ in range(2))
+    ordinary._compiled = None
+    last: list[Any] = []  # step, environment and true last observation of each episode
+    step = ordinary.envs.step
+
+    def noted(actions: Any) -> Any:
+        result = step(actions)
+        if result.final_obs is not None:
+            last.extend((t[0], index, obs) for index, obs in zip(*result.final_obs, strict=True))
+        t[0] += 1
+        return result
+
+    t = [0]
+    ordinary.envs.step = noted  # type: ignore[method-assign]
+    ordinary(weights)
     rollout = sampler(weights)
     assert rollout.truncated.any()
     inside = ~(rollout.terminated | rollout.truncated)
     later = np.concatenate([rollout.value[1:], rollout.next_value[-1:]])
     np.testing.assert_allclose(rollout.next_value[inside], later[inside], atol=1e-6)
-    assert not np.isclose(rollout.next_value[~inside], later[~inside]).any()
+    assert len(last) == (~inside).sum()
+    for t_end, index, obs in last:
+        value = sampler.actor.value(obs[None])[0]
+        np.testing.assert_allclose(rollout.next_value[t_end, index], value, atol=1e-5)
+        assert abs(later[t_end, index] - value) > 1e-4  # the row that follows is of the next episode
 
 
 @installed

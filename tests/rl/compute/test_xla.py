@@ -72,6 +72,29 @@ with lv.Inline().open(hp.flow(lv.Task("CartPole-v1")), seed=1):
     assert done.stdout.split() == ["cpu", "1", "True"]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    ("platforms", "devices", "reason"),
+    [
+        ("", ["cpu", "cuda"], "choose the device before this process makes an environment in JAX"),
+        ("", ["cuda"], "pip install 'jax[cuda13]'"),
+        ("cpu", ["cuda"], "JAX_PLATFORMS=cpu leaves it out"),
+    ],
+)
+def test_a_device_that_jax_does_not_find_is_explained(platforms: str, devices: list[str], reason: str) -> None:
+    program = f"""
+from levada.rl.compute.xla import missing_in_jax, prepare_jax
+for device in {devices}:
+    prepare_jax(device)
+    missing_in_jax("cpu")
+print(missing_in_jax("cuda"))
+"""
+    env = os.environ | {"JAX_PLATFORMS": platforms}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("JAX finds no device cuda (")
+    assert done.stdout.strip().endswith(reason)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_xla_reads_the_flags(tmp_path: Path, device: str) -> None:
     """Also those that come later, and if a word of the user's ends what it reads."""

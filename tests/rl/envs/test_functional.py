@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from levada.flow import NotSavedError
 from levada.rl.acting import evaluation
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.xla import prepare_jax
@@ -69,6 +70,20 @@ def test_a_state_is_restored_exactly_in_the_middle_of_episodes(env_id: str) -> N
         state = batch.save()
         other.restore(state)
         assert equal(tuple(play(batch, actions[20:])), tuple(play(other, actions[20:])))
+
+
+def test_the_state_of_another_environment_is_refused() -> None:
+    cart, carts, acrobot = (
+        Task(f"gymnax:{name}").make(n) for name, n in (("CartPole-v1", 2), ("CartPole-v1", 3), ("Acrobot-v1", 2))
+    )
+    with cart, carts, acrobot:
+        for batch in (cart, carts, acrobot):
+            batch.reset(seed=1)
+        for other, reason in ((carts, "could not be put back"), (acrobot, "that of other environments")):
+            before = other.save()
+            with pytest.raises(NotSavedError, match=reason):
+                other.restore(cart.save())
+            assert other.save() == before
 
 
 @pytest.mark.parametrize(

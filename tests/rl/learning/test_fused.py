@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -103,6 +104,7 @@ def test_the_rest_of_an_update_is_skipped_at_the_target_kl(tmp_path: Any) -> Non
 
 HALVES = """
 import os
+import random
 import sys
 import levada as lv
 run = lv.train(
@@ -316,9 +318,18 @@ class Remembering(Plain):
     latest: Tensor | None = None
 
     def between(self, x: Tensor) -> Tensor:
-        np.random.rand()
         self.latest = x
         return x
+
+
+class Jittered(Plain):
+    def between(self, x: Tensor) -> Tensor:
+        return x + 0.1 * float(np.random.rand())
+
+
+class Shuffled(Plain):
+    def between(self, x: Tensor) -> Tensor:
+        return x * random.choice((0.5, 1.0, 2.0))
 
 
 class Mistaken(Plain):
@@ -334,7 +345,10 @@ def opened(mode: Any, network: type[Plain], **fields: Any) -> LiveLearner:
         "minibatch_size": 32,
         "network": f"test_fused:{network.__name__}",
     } | fields
-    return PPO(compile=mode, **fields).part(Task("CartPole-v1")).learner.open(seed=1)
+    learner = PPO(compile=mode, **fields).part(Task("CartPole-v1")).learner.open(seed=1)
+    np.random.seed(3)  # afterwards, since importing JAX draws numbers
+    random.seed(3)
+    return learner
 
 
 def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -348,6 +362,8 @@ NOT_FUSED: list[tuple[type[Plain], str]] = [
     (Dropped, "draws random numbers"),
     (Noisy, "draws random numbers"),
     (Scaled, "draws random numbers"),
+    (Jittered, "draws random numbers"),
+    (Shuffled, "draws random numbers"),
     (Unregistered, "JAX cannot trace the update (AssertionError: Expect a Tensor"),
 ]
 
@@ -363,12 +379,14 @@ def test_what_turns_out_not_to_be_fusible_is_recorded_and_told_once(
         learner = opened(mode, network, microbatch_size=microbatch_size)
         for _ in range(3):
             learner.update([transitions(64)])
-        learners.append((learner, torch.get_rng_state()))
-    (ours, drawn), (recorded, _), (eager, as_drawn) = learners
+        shared = (np.random.get_state()[2], random.getstate())
+        learners.append((learner, torch.get_rng_state(), shared))
+    (ours, drawn, shared), (recorded, _, _), (eager, as_drawn, as_shared) = learners
     (told,) = reasons(caplog)
     assert reason in told
     assert ours.fingerprint() == recorded.fingerprint()
     assert torch.equal(drawn, as_drawn)
+    assert shared == as_shared
     for name, array in eager.weights().items():
         np.testing.assert_allclose(ours.weights()[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
@@ -403,6 +421,18 @@ def test_tracing_leaves_nothing_behind(network: type[Plain], caplog: pytest.LogC
     assert vars(own) == before
     assert torch.equal(torch.get_rng_state(), of_torch)
     assert np.array_equal(np.random.get_state()[1], of_numpy)
+
+
+@pytest.mark.usefixtures("here")
+def test_gradient_steps_are_counted_beyond_32_bits() -> None:
+    few, many = opened("xla", Plain), opened("xla", Plain)
+    many.num_minibatches = many.num_updates = 2**40
+    for learner in (few, many):
+        for _ in range(3):
+            learner.update([transitions(64)])
+    assert many.num_minibatches > 2**40
+    for name, array in few.weights().items():
+        np.testing.assert_array_equal(many.weights()[name], array, err_msg=name)
 
 
 @pytest.mark.usefixtures("here")

@@ -138,6 +138,23 @@ def test_what_cannot_be_recorded_is_said_and_run_as_ordinary_torch(caplog: pytes
     assert "updates run as with compile=False" in said
 
 
+def test_numbers_from_numpy_are_not_repeated_by_a_recording(caplog: pytest.LogCaptureFixture) -> None:
+    def noisy(networks: Networks, batch: Any, coefficients: Any) -> LossOutput:
+        made = loss(networks, batch, coefficients)
+        return LossOutput(made.loss, made.stats | {"noise": made.loss.detach() * 0.0 + np.random.rand()})
+
+    found = []
+    for mode in (False, "auto"):
+        np.random.seed(0)
+        live = make(loss=noisy, compile=mode)
+        found.append([live.update(batch()).stats["losses/noise"] for _ in range(3)])
+    eager, recorded = found
+    assert len(set(eager)) == 3
+    assert recorded == eager
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "draws numbers from NumPy" in said
+
+
 def test_a_loss_that_fails_while_it_is_recorded_fails_with_its_own_error(caplog: pytest.LogCaptureFixture) -> None:
     def misshapen(networks: Networks, batch: Any, coefficients: Any) -> LossOutput:
         return LossOutput(networks.policy(batch["obs"])[1].reshape(3, 7), {})

@@ -1,4 +1,6 @@
-"""Modules whose initial weights depend only on a seed.
+"""Generators of random numbers that all code of a process shares.
+
+Modules whose initial weights depend only on a seed:
 
 >>> with seeded(0):
 ...     one = torch.nn.Linear(2, 2)
@@ -9,10 +11,14 @@ True
 
 from __future__ import annotations
 
+import pickle
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 
 _LOCK = threading.RLock()
@@ -35,3 +41,34 @@ def seeded(seed: int) -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(num_threads)
+
+
+class SharedGenerators:
+    """The states of NumPy's global generator and of that of `random`, when this was made.
+
+    >>> generators = SharedGenerators()
+    >>> _ = np.random.rand()
+    >>> generators.have_moved
+    True
+    >>> generators.restore()
+    >>> generators.have_moved
+    False
+    """
+
+    def __init__(self) -> None:
+        self._states = self._now()
+
+    @property
+    def have_moved(self) -> bool:
+        """Whether numbers have been drawn since."""
+        return pickle.dumps(self._now()) != pickle.dumps(self._states)
+
+    def restore(self) -> None:
+        """Put the states back."""
+        of_numpy, of_python = self._states
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+
+    @staticmethod
+    def _now() -> tuple[Any, Any]:
+        return np.random.get_state(legacy=False), random.getstate()

@@ -33,6 +33,9 @@ _NOTHING = nullcontext()
 _IN_ORDER: Mapping[str, str] = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 """Do not arrange operations for several threads: on one, gradient steps of small networks took 0.85 to 0.96 of the time."""
 
+_WAS_SET_UP_FOR: list[str] = []
+"""Kinds of devices that JAX was set up for, in this order."""
+
 _IS_CONVERTED: ContextVar[bool] = ContextVar("_IS_CONVERTED", default=False)
 """Whether a function of `as_jax` is running."""
 
@@ -56,8 +59,11 @@ def prepare_jax(device: str = "cpu", num_threads: int = 1) -> None:
     """
     import jax
 
+    kind = device.partition(":")[0]
+    if kind not in _WAS_SET_UP_FOR:
+        _WAS_SET_UP_FOR.append(kind)
     _add_flags({"--xla_cpu_multi_thread_eigen": "false"})
-    if device.startswith("cuda"):
+    if kind == "cuda":
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         # XLA's CUDA graphs fail when arrays lie in PyTorch's memory
         _add_flags({"--xla_gpu_enable_command_buffer": ""})
@@ -90,15 +96,16 @@ def missing_in_jax(device: str) -> str | None:
 
     >>> missing_in_jax("cpu")
     """
-    import jax
-
     try:
         _jax_device(device)
     except (RuntimeError, IndexError) as error:
-        if jax.config.jax_platforms == "cpu":
-            return f"JAX was started without a GPU in this process, before the device {device} was chosen"
         reason = str(error).strip().partition("\n")[0]
-        return f"JAX finds no device {device} ({reason}); pip install 'jax[cuda13]'"
+        hint = "pip install 'jax[cuda13]'"
+        if _WAS_SET_UP_FOR[:1] == ["cpu"]:  # JAX looks for devices once
+            hint += ", and choose the device before this process makes an environment in JAX"
+        if os.environ.get("JAX_PLATFORMS") == "cpu":
+            hint = "JAX_PLATFORMS=cpu leaves it out"
+        return f"JAX finds no device {device} ({reason}); {hint}"
     return None
 
 
@@ -120,6 +127,7 @@ class JaxPlace:
 
     def __init__(self, device: str) -> None:
         self.is_gpu: bool = device != "cpu"
+        self._name = device
         self._device = _jax_device(device) if self.is_gpu else None
 
     def used(self) -> AbstractContextManager[Any]:
@@ -138,7 +146,7 @@ class JaxPlace:
     def wait_for_copies(self) -> None:
         """Wait until PyTorch has read the arrays that it was given, since JAX may reuse their memory."""
         if self._device is not None:
-            torch.cuda.current_stream().synchronize()
+            torch.cuda.current_stream(self._name).synchronize()
 
     def put(self, tree: Any) -> Any:
         """Move arrays there, unless they are there."""

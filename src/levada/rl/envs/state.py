@@ -50,7 +50,8 @@ class EnvStates:
         except Exception as error:  # a class may raise any error while its state is restored
             msg = f"the state of {self.env} could not be put back ({type(error).__name__}: {error})"
             raise NotSavedError(msg) from error
-        if _kinds(restored) != _kinds(self._root):
+        has_arrays_of = getattr(self._root, "has_arrays_of", None)  # of environments in JAX
+        if _kinds(restored) != _kinds(self._root) or (has_arrays_of is not None and not has_arrays_of(restored)):
             msg = f"the saved state is that of other environments than {self.env}"
             raise NotSavedError(msg)
         if isinstance(self.env, SerialVectorEnv):

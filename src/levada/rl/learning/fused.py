@@ -8,6 +8,7 @@ than with PyTorch, and learns the same.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
@@ -119,6 +120,10 @@ class FusedSteps:
         self._device = torch.device(device)
         self._place = JaxPlace(device)
         self._made: dict[Any, Any] = {}
+        interval = 1 if targets is None else targets.interval
+        self._cycle = math.lcm(
+            _period(self._update_every), interval
+        )  # counts are int32 in JAX, and only their remainders matter
 
     def __call__(
         self, state: Held, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
@@ -149,8 +154,9 @@ class FusedSteps:
         )  # fmt: skip
         params, target, moments = state.arrays if isinstance(state, InJax) else _arrays(state.vectors)
         args = (
-            params, target, moments, np.array([*values.values()], np.float32), np.array([num_before, num_updates], np.int32),
-            index, weights, [_array(buffer) for buffer in buffers.values()], [_array(leaf) for leaf in leaves],
+            params, target, moments, np.array([*values.values()], np.float32),
+            np.array([num_before % self._cycle, num_updates % self._cycle], np.int32), index, weights,
+            [_array(buffer) for buffer in buffers.values()], [_array(leaf) for leaf in leaves],
         )  # fmt: skip
         run = self._made.get(key)
         with self._place.used():
@@ -322,7 +328,7 @@ class FusedSteps:
 
 
 def _period(every: Mapping[str, int]) -> int:
-    return int(np.lcm.reduce([1, *every.values()]))
+    return math.lcm(*every.values())
 
 
 def _arrays(state: Vectors) -> tuple[Any, Any, Any]:

@@ -5,15 +5,14 @@ What is known of the networks is checked when a learner is opened, the rest when
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from levada.rl.compute.seeding import SharedGenerators
 from levada.rl.compute.xla import ImpureError, missing_for_xla, missing_in_jax, prepare_jax
 from levada.rl.data.nest import flatten
 from levada.rl.data.spaces import Array, map_nest
@@ -80,12 +79,16 @@ def refuse_impure(
     leaves: list[Tensor] = []
     flatten(next(iter(tensors.values())), leaves)
     which = slice(0, len(leaves[0])) if rows is None else torch.from_numpy(rows).to(device)
-    own, before = {name: buffer.clone() for name, buffer in buffers.items()}, _generators(device)
+    own, before, shared = (
+        {name: buffer.clone() for name, buffer in buffers.items()},
+        _generators(device),
+        SharedGenerators(),
+    )
     step.on("eager", values, own, tensors)(state.params, state.target, which, active)
     if names := changed(buffers, own):
         msg = f"a forward pass changes the buffer {names[0]}"
         raise NotFusedError(msg)
-    if not all(map(torch.equal, before, _generators(device))):
+    if shared.have_moved or not all(map(torch.equal, before, _generators(device))):
         raise NotFusedError("a network or the loss draws random numbers")
 
 
@@ -104,13 +107,12 @@ def why_not_traced(error: Exception) -> str:
 def undone(modules: nn.Module, device: torch.device) -> Iterator[None]:
     """Undo afterwards what a trial changes: attributes of modules, and the generators of PyTorch, NumPy and Python."""
     kept = [(names, dict(names)) for module in modules.modules() for names in _attributes(module)]
-    of_numpy, of_python = np.random.get_state(), random.getstate()
+    shared = SharedGenerators()
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             yield
     finally:
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
+        shared.restore()
         for names, before in kept:
             for name in names.keys() - before.keys():
                 del names[name]

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from levada.flow.patience import taking_long
 from levada.rl.compute.device import as_graph
 from levada.rl.compute.functional import Net
+from levada.rl.compute.seeding import SharedGenerators
 from levada.rl.compute.torch_private import RECORDING, has
 from levada.rl.compute.tracing import record
 from levada.rl.data.nest import flatten, leaves, rebuild, rows_of
@@ -260,14 +261,22 @@ def in_mode(
 def _recorded_if_possible(
     function: Callable[..., tuple[Tensor, ...]], args: tuple[Tensor, ...]
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Record the function; if PyTorch cannot record one of its operations, log it and return the function."""
+    """Record the function. If PyTorch cannot record one of its operations, or a recording would repeat random numbers, log it and
+    return the function.
+    """
+    generators = SharedGenerators()
     try:
-        return record(function, args)
+        recorded = record(function, args)
     except RuntimeError as error:
         function(*(arg.clone() for arg in args))  # raises the loss's or the network's own error, if that is the cause
-        reason = str(error).strip().partition("\n")[0]
-        log.warning("an operation of the update cannot be recorded (%s): updates run as with compile=False", reason)
-        return _one_at_a_time(function)
+        reason = "an operation of the update cannot be recorded: " + str(error).strip().partition("\n")[0]
+    else:
+        if not generators.have_moved:
+            return recorded
+        generators.restore()
+        reason = "a network or the loss draws numbers from NumPy or `random`, which a recording would repeat"
+    log.warning("updates run as with compile=False: %s", reason)
+    return _one_at_a_time(function)
 
 
 def _one_at_a_time(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:

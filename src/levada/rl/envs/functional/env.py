@@ -58,7 +58,7 @@ class Running(NamedTuple):
     key: Tree
     """uint32 ``[2]``."""
     count: Tree
-    """uint32: number of steps since the reset."""
+    """uint32: number of steps since the reset. After 2^32 it is 0 again, and random numbers repeat."""
 
 
 class Advance(NamedTuple):

@@ -52,6 +52,13 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
     def running(self, running: Running) -> None:
         self._running, self._leaves = running, []
 
+    def has_arrays_of(self, saved: FunctionalVectorEnv) -> bool:
+        """Whether a saved batch has arrays of the shapes and types of this one."""
+        expected = jax.eval_shape(
+            lambda seed: [_untyped(leaf) for leaf in jax.tree.leaves(self._begin(seed))], np.uint32(0)
+        )
+        return [(leaf.shape, leaf.dtype) for leaf in saved._leaves] == [(leaf.shape, leaf.dtype) for leaf in expected]
+
     def reset_each_episode(self) -> None:
         """Begin each episode with a reset, also in an environment that saves them in training. Call it before the first reset."""
         self.functional = replace(self.functional, start_again=None)
@@ -70,7 +77,7 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of the batch alone, as arrays of NumPy."""
         leaves = self._leaves or jax.tree.leaves(self._running)
-        return {"_leaves": [np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in leaves]}
+        return {"_leaves": [np.asarray(_untyped(leaf)) for leaf in leaves]}
 
     @cached_property
     def _begin(self) -> Any:
@@ -90,6 +97,10 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
 
 def _is_key(leaf: Any) -> bool:
     return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _untyped(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def _typed(leaf: Any, shape: Any) -> Any:
