@@ -15,7 +15,7 @@ from levada.flow import NotSavedError
 from levada.rl.acting import evaluation
 from levada.rl.acting.actor import Actor
 from levada.rl.compute.xla import prepare_jax
-from levada.rl.data.spaces import map_nest
+from levada.rl.data.spaces import has_action_mask, map_nest
 from levada.rl.envs.task import Task, TaskError
 from levada.rl.policies.policy import Policy
 
@@ -27,6 +27,7 @@ from levada.rl.envs.functional import brax_like  # noqa: E402
 from levada.rl.envs.functional.env import FunctionalEnv, begin, keys_ahead  # noqa: E402
 from levada.rl.envs.functional.vector import FunctionalVectorEnv  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained:DeprecationWarning")  # of Brax's imports
 SMALL = ["gymnax:CartPole-v1", "gymnax:Pendulum-v1", "pgx:2048", "brax:fast"]
 
 
@@ -70,6 +71,13 @@ def test_a_state_is_restored_exactly_in_the_middle_of_episodes(env_id: str) -> N
         state = batch.save()
         other.restore(state)
         assert equal(tuple(play(batch, actions[20:])), tuple(play(other, actions[20:])))
+
+
+def test_a_task_resets_no_environment_to_look_for_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would compile the reset."""
+    monkeypatch.setattr(FunctionalVectorEnv, "reset", None)
+    assert not has_action_mask(Task("gymnax:CartPole-v1").observation_space)
+    assert has_action_mask(Task("pgx:2048").observation_space)
 
 
 def test_the_state_of_another_environment_is_refused() -> None:

@@ -442,6 +442,20 @@ def test_a_mistake_in_a_network_is_raised_as_it_is(caplog: pytest.LogCaptureFixt
     assert not reasons(caplog)
 
 
+def test_the_compiler_of_pytorch_is_not_imported(tmp_path: Path) -> None:
+    program = """
+import sys
+import levada as lv
+lv.train(
+    "ppo", "CartPole-v1", until="updates=2", on="inline", compile="xla", num_envs=2, num_steps=8, minibatch_size=8,
+    display="quiet", log="none", out="run",
+)
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own imports
 def test_inductor_works_in_the_same_process() -> None:
     """Torchax adds a device to PyTorch, which torch.compile must not ask for streams."""

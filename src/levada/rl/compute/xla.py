@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -241,6 +242,9 @@ def _torchax() -> tuple[Any, Any]:
         return own_key(generator)
 
     env.get_and_rotate_prng_key = key
+    # PyTorch has wrapped it in a function whose first call imports torch.compile, which takes over a second
+    if (mode := getattr(torchax.tensor, "XLADispatchMode", None)) is not None:
+        mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
     # torch.compile would ask for the streams of torchax's device, which has none
     torchax.device_module.is_available, torchax.device_module.device_count = lambda: False, lambda: 0
     # torchax returns the tensor itself, through which a gradient would flow

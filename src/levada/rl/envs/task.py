@@ -288,7 +288,8 @@ class Task(_Named):
             raise SpaceError(msg) from None
 
     def _find_masks(self, batch: EnvBatch) -> MaskSource | None:
-        if has_action_mask(batch.env_observation_space) or self._is_atari:
+        # looking for them may reset an environment; one in JAX, which has none elsewhere, would compile its reset
+        if has_action_mask(batch.env_observation_space) or self._is_atari or self.is_functional:
             return None
         try:
             return batch.find_masks()
