@@ -61,8 +61,9 @@ def test_levada_in_jax_is_also_started_without_kept_code(tmp_path: Path) -> None
     jobs = [job for job in all_jobs("jax-cartpole") if job.is_levada and job.part == "solve"]
     assert [job.is_cold for job in jobs] == [False, True]
     assert jobs[0].who != jobs[1].who
-    caches = [LevadaSide().command(job, 0, tmp_path)[1].get("XDG_CACHE_HOME") for job in jobs]
-    assert caches == [None, str(tmp_path / "cache")]
+    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
+        caches = [LevadaSide().command(job, 0, tmp_path)[1].get(name) for job in jobs]
+        assert caches == [None, str(tmp_path / "cache")]
     assert not any(job.is_cold for job in all_jobs("ppo-cartpole"))
 
 

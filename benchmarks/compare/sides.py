@@ -107,7 +107,9 @@ class LevadaSide(Side):
         for name, value in job.levada_fields.items():
             command += _as_option(name.replace("_", "-"), value)
         variables = {"PYTHONPATH": str(REPOSITORY)}  # where the networks of peers are found
-        return command, variables | ({"XDG_CACHE_HOME": str(folder / "cache")} if job.is_cold else {})
+        if job.is_cold:
+            variables |= dict.fromkeys(("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"), str(folder / "cache"))
+        return command, variables
 
     def progress_path(self, folder: Path) -> Path:
         """One line per update."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from levada.flow.patience import taking_long
+from levada.rl.compute.seeding import SharedGenerators
 from levada.rl.compute.xla import JaxPlace, as_jax
 from levada.rl.data.nest import flatten
 from levada.rl.data.spaces import Array
@@ -187,7 +188,9 @@ class FusedSteps:
     def _trace(self, run: Any, args: tuple[Any, ...], trial: Callable[[], None]) -> None:
         """Trace the update, after a trial in ordinary PyTorch, which raises errors of the network's or the loss's own."""
         with undone(self._step.modules, self._device):
+            generators = SharedGenerators()
             trial()
+            self._step.tell_of_draws(generators)
             try:
                 run.trace(*args)
             except Exception as error:  # PyTorch computed the same, so this is a limit of tracing

@@ -79,16 +79,12 @@ def refuse_impure(
     leaves: list[Tensor] = []
     flatten(next(iter(tensors.values())), leaves)
     which = slice(0, len(leaves[0])) if rows is None else torch.from_numpy(rows).to(device)
-    own, before, shared = (
-        {name: buffer.clone() for name, buffer in buffers.items()},
-        _generators(device),
-        SharedGenerators(),
-    )
+    own, before = {name: buffer.clone() for name, buffer in buffers.items()}, _generators(device)
     step.on("eager", values, own, tensors)(state.params, state.target, which, active)
     if names := changed(buffers, own):
         msg = f"a forward pass changes the buffer {names[0]}"
         raise NotFusedError(msg)
-    if shared.have_moved or not all(map(torch.equal, before, _generators(device))):
+    if not all(map(torch.equal, before, _generators(device))):
         raise NotFusedError("a network or the loss draws random numbers")
 
 

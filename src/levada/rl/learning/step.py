@@ -111,6 +111,7 @@ class GradientStep:
         self._weight_noise = weight_noise
         self._made: dict[Any, Callable[..., Any]] = {}
         self._none: dict[torch.device, Tensor] = {}  # an index where none is needed
+        self._has_told = False
         self._making = Lock()  # microbatches may be computed in several threads
 
     def on(
@@ -137,10 +138,12 @@ class GradientStep:
                 function = partial(
                     self._function, active, tuple(buffers), structure, selects=selects, has_noise=has_noise
                 )
+                generators = SharedGenerators()
                 if mode == "graph":
                     gradient_of = as_graph(function(False), args, changed=range(4, 4 + len(buffers)))
                 else:
                     gradient_of = in_mode(mode, function, args)
+                self.tell_of_draws(generators)
                 self._made[which] = gradient_of
             return gradient_of
 
@@ -172,6 +175,15 @@ class GradientStep:
             return gradient, stats, priorities
 
         return run
+
+    def tell_of_draws(self, generators: SharedGenerators) -> None:
+        """Warn once if these generators have moved while an update was recorded or compiled, perhaps in another thread."""
+        if not self._has_told and generators.have_moved:
+            self._has_told = True
+            log.warning(
+                "numbers were drawn from NumPy's global generator or `random` while the update was recorded or compiled: if a "
+                "network or the loss drew them, every gradient step gets the same ones; draw with PyTorch, or use compile=False"
+            )
 
     def _function(
         self, active: tuple[str, ...], buffers: tuple[str, ...], structure: Mapping[str, Any], is_compiled: bool, *,
@@ -261,22 +273,14 @@ def in_mode(
 def _recorded_if_possible(
     function: Callable[..., tuple[Tensor, ...]], args: tuple[Tensor, ...]
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Record the function. If PyTorch cannot record one of its operations, or a recording would repeat random numbers, log it and
-    return the function.
-    """
-    generators = SharedGenerators()
+    """Record the function; if PyTorch cannot record one of its operations, log it and return the function."""
     try:
-        recorded = record(function, args)
+        return record(function, args)
     except RuntimeError as error:
         function(*(arg.clone() for arg in args))  # raises the loss's or the network's own error, if that is the cause
-        reason = "an operation of the update cannot be recorded: " + str(error).strip().partition("\n")[0]
-    else:
-        if not generators.have_moved:
-            return recorded
-        generators.restore()
-        reason = "a network or the loss draws numbers from NumPy or `random`, which a recording would repeat"
-    log.warning("updates run as with compile=False: %s", reason)
-    return _one_at_a_time(function)
+        reason = str(error).strip().partition("\n")[0]
+        log.warning("an operation of the update cannot be recorded (%s): updates run as with compile=False", reason)
+        return _one_at_a_time(function)
 
 
 def _one_at_a_time(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
