@@ -288,7 +288,7 @@ class Task(_Named):
             raise SpaceError(msg) from None
 
     def _find_masks(self, batch: EnvBatch) -> MaskSource | None:
-        # looking for them may reset an environment; one in JAX, which has none elsewhere, would compile its reset
+        # environments in JAX have masks in observations only, and a reset, to look for others, would be compiled
         if has_action_mask(batch.env_observation_space) or self._is_atari or self.is_functional:
             return None
         try:

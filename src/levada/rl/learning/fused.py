@@ -122,9 +122,8 @@ class FusedSteps:
         self._place = JaxPlace(device)
         self._made: dict[Any, Any] = {}
         interval = 1 if targets is None else targets.interval
-        self._cycle = math.lcm(
-            _period(self._update_every), interval
-        )  # counts are int32 in JAX, and only their remainders matter
+        # counts are int32 in JAX, and only their remainders matter
+        self._cycle = math.lcm(_period(self._update_every), interval)
 
     def __call__(
         self, state: Held, values: Mapping[str, float], buffers: Mapping[str, Tensor], columns: Mapping[str, Any],
